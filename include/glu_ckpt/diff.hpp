@@ -28,11 +28,18 @@ struct ElementDiff {
   double max_rel = 0;
   /// This is the sum of (a - b)^2; a difference that is a NaN counts as 0.
   double sum_squares = 0;
+  /// The sums of a^2 and of b^2, over the elements whose difference is finite.
+  double squares_a = 0;
+  double squares_b = 0;
   /// Elements that are a NaN in exactly one.
   i64 nan_in_one = 0;
 
   /// The root of the mean of (a - b)^2.
   double rms() const;
+  /// |A - B| / |A|: infinite where A is 0 and B is not, a NaN where the squares are beyond double.
+  double relative_norm() const;
+  /// The cosine of the angle between A and B; a NaN where one is 0, or a difference is infinite.
+  double cosine() const;
 };
 
 /// Makes `total` the result of its elements with those of `next` behind them.
@@ -94,13 +101,10 @@ struct LayerDiff {
   /// Elements that were compared, all of them.
   i64 elements = 0;
   i64 differing_elements = 0;
-  /// The figures of the elements that are numbers, as those of ElementDiff.
-  i64 numbers = 0;
-  double max_abs = 0;
-  double max_rel = 0;
-  double sum_squares = 0;
-
-  double rms() const;
+  /// The figures of all elements that are numbers, which `numbers.elements` counts.
+  ElementDiff numbers = {};
+  /// Those of the matrices and tensors that differ, of which alone the norms are known after hashes were compared.
+  ElementDiff changed = {};
 };
 
 struct Diff {
@@ -116,17 +120,25 @@ struct Diff {
   i64 bytes = 0;
 };
 
-/// One of `Diff::tensors` that is further off than most.
-struct FarOff {
+/// What differs of one expert, or one tensor that belongs to none.
+struct ChangedPart {
+  /// "layer 3 routed expert 7", or the tensor's name.
+  std::string name;
+  /// The first of its matrices in `Diff::tensors`, and how many they are.
   std::size_t tensor = 0;
-  double rms = 0;
-  /// So many times the median.
+  i64 tensors = 0;
+  /// The figures of those that are numbers.
+  ElementDiff numbers = {};
+  /// So many times the median of relative norms.
   double times = 0;
 };
 
-/// Returns those whose RMS is more than four times the median of all that differ, the furthest first, each expert
-/// once; none of eight or fewer.
-std::vector<FarOff> far_off(const std::vector<TensorDiff>& tensors, std::size_t most = 3);
+/// Gathers `Diff::tensors` by expert, in their order.
+std::vector<ChangedPart> changed_parts(const std::vector<TensorDiff>& tensors);
+
+/// Returns those whose relative norm is more than four times the median of all that changed, the furthest first; none
+/// of eight or fewer.
+std::vector<ChangedPart> far_off(const std::vector<TensorDiff>& tensors, std::size_t most = 3);
 
 struct DiffOptions {
   /// The caller knows this about A and B.

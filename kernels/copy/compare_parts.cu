@@ -61,7 +61,18 @@ struct Lane {
   double max_abs = 0;
   double max_rel = 0;
   double sum_squares = 0;
+  double squares_a = 0;
+  double squares_b = 0;
   i64 nan_in_one = 0;
+
+  // A fused multiply-add would round once where the CPU rounds twice.
+  static __device__ void add_square(double& sum, double x) { sum = __dadd_rn(sum, __dmul_rn(x, x)); }
+
+  __device__ void add_norms(double a, double b) {
+    if (!(fabs(a - b) < HUGE_VAL)) return;
+    add_square(squares_a, a);
+    add_square(squares_b, b);
+  }
 
   __device__ void add_values(double a, double b) {
     const double raw = fabs(a - b);
@@ -71,8 +82,7 @@ struct Lane {
     const double ratio = quotient == quotient ? quotient : 0.0;
     max_abs = difference > max_abs ? difference : max_abs;
     max_rel = ratio > max_rel ? ratio : max_rel;
-    // A fused multiply-add would round once where the CPU rounds twice.
-    sum_squares = __dadd_rn(sum_squares, __dmul_rn(difference, difference));
+    add_square(sum_squares, difference);
     nan_in_one += isnan(a) != isnan(b) ? 1 : 0;
   }
 };
@@ -85,9 +95,11 @@ __device__ void add_element(Lane& lane, typename A::Bits a, typename B::Bits b, 
   else
     differs = A::value(a) != B::value(b) && !(isnan(A::value(a)) && isnan(B::value(b)));
   if (differs && lane.differing++ == 0) lane.first = index;
-  // Equal bits add nothing: not even a NaN.
-  if constexpr (A::kHasValue && B::kHasValue)
+  if constexpr (A::kHasValue && B::kHasValue) {
+    lane.add_norms(A::value(a), B::value(b));
+    // Equal bits are no difference: not even a NaN.
     if (differs) lane.add_values(A::value(a), B::value(b));
+  }
 }
 
 template <typename A, typename B>
@@ -117,11 +129,15 @@ __global__ void __launch_bounds__(kBlockThreads)
     sum.max_abs = fmax(sum.max_abs, other.max_abs);
     sum.max_rel = fmax(sum.max_rel, other.max_rel);
     sum.sum_squares = __dadd_rn(sum.sum_squares, other.sum_squares);
+    sum.squares_a = __dadd_rn(sum.squares_a, other.squares_a);
+    sum.squares_b = __dadd_rn(sum.squares_b, other.squares_b);
     sum.nan_in_one += other.nan_in_one;
   }
   if (isinf(sum.max_abs)) sum.max_rel = sum.max_abs;
-  out[part] = {sum.differing, sum.differing > 0 ? sum.first : -1, sum.max_abs, sum.max_rel, sum.sum_squares,
-               sum.nan_in_one};
+  out[part] = {sum.differing,   sum.differing > 0 ? sum.first : -1,
+               sum.max_abs,     sum.max_rel,
+               sum.sum_squares, sum.squares_a,
+               sum.squares_b,   sum.nan_in_one};
 }
 
 /// Calls `f` with the type of the dtype's numbers; false if it has none.

@@ -22,6 +22,8 @@ struct PartDiff {
   double max_abs = 0;
   double max_rel = 0;
   double sum_squares = 0;
+  double squares_a = 0;
+  double squares_b = 0;
   i64 nan_in_one = 0;
 };
 

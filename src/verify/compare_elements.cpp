@@ -1,11 +1,13 @@
 #include "verify/compare_elements.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <set>
+#include <map>
 
 #include "core/simd.hpp"
 #include "exec/backends.hpp"
@@ -81,6 +83,7 @@ ALWAYS_INLINE void measure(const ElementRun& run, ElementDiff& found) {
   const i64 padded = (run.count + kLanes - 1) / kLanes * kLanes;
   for (i64 i = run.count; i < padded; ++i) x[i] = y[i] = 0;
   alignas(64) double largest[kLanes] = {}, relative[kLanes] = {}, squares[kLanes] = {}, nans[kLanes] = {};
+  alignas(64) double squares_a[kLanes] = {}, squares_b[kLanes] = {};
   for (i64 i = 0; i < padded; i += kLanes)
     for (int lane = 0; lane < kLanes; ++lane) {
       const double a = x[i + lane], b = y[i + lane];
@@ -92,6 +95,8 @@ ALWAYS_INLINE void measure(const ElementRun& run, ElementDiff& found) {
       largest[lane] = difference > largest[lane] ? difference : largest[lane];
       relative[lane] = ratio > relative[lane] ? ratio : relative[lane];
       squares[lane] += difference * difference;
+      squares_a[lane] += raw < kInfinite ? a * a : 0.0;
+      squares_b[lane] += raw < kInfinite ? b * b : 0.0;
       nans[lane] += raw == raw ? 0.0 : 1.0;
     }
   double nan = 0;
@@ -99,11 +104,27 @@ ALWAYS_INLINE void measure(const ElementRun& run, ElementDiff& found) {
     found.max_abs = std::max(found.max_abs, largest[lane]);
     found.max_rel = std::max(found.max_rel, relative[lane]);
     found.sum_squares += squares[lane];
+    found.squares_a += squares_a[lane];
+    found.squares_b += squares_b[lane];
     nan += nans[lane];
   }
   if (found.max_abs == kInfinite) found.max_rel = kInfinite;
   if (nan == 0) return;
   for (i64 i = 0; i < run.count; ++i) found.nan_in_one += std::isnan(x[i]) != std::isnan(y[i]) ? 1 : 0;
+}
+
+/// The same of a part whose bits are equal.
+ALWAYS_INLINE void measure_equal(const ElementRun& run, ElementDiff& found) {
+  alignas(64) double x[kPart];
+  widen(run.dtype_a, run.a, run.count, x);
+  const i64 padded = (run.count + kLanes - 1) / kLanes * kLanes;
+  for (i64 i = run.count; i < padded; ++i) x[i] = 0;
+  alignas(64) double squares[kLanes] = {};
+  for (i64 i = 0; i < padded; i += kLanes)
+    for (int lane = 0; lane < kLanes; ++lane)
+      squares[lane] += std::fabs(x[i + lane]) < kInfinite ? x[i + lane] * x[i + lane] : 0.0;
+  for (const double lane : squares) found.squares_a += lane;
+  found.squares_b = found.squares_a;
 }
 
 template <typename Bits>
@@ -128,7 +149,16 @@ ALWAYS_INLINE i64 count_unequal_values(const ElementRun& run) {
   return unequal;
 }
 
+bool is_equal(const ElementRun& run) {
+  return run.dtype_a == run.dtype_b &&
+         std::memcmp(run.a, run.b, static_cast<std::size_t>(run.count * counted_bytes(run.dtype_a))) == 0;
+}
+
 ALWAYS_INLINE void compare_part(const ElementRun& run, ElementDiff& found) {
+  if (is_equal(run)) {
+    if (has_numbers(run.dtype_a)) measure_equal(run, found);
+    return;
+  }
   const i64 bytes = counted_bytes(run.dtype_a);
   found.differing = run.dtype_a != run.dtype_b ? count_unequal_values(run)
                     : bytes == 1               ? count_unequal<std::uint8_t>(run)
@@ -143,13 +173,6 @@ using PartFunction = void(const ElementRun&, ElementDiff&);
 GLU_CKPT_AVX512 void part_avx512(const ElementRun& run, ElementDiff& found) { compare_part(run, found); }
 GLU_CKPT_AVX2 void part_avx2(const ElementRun& run, ElementDiff& found) { compare_part(run, found); }
 void part_plain(const ElementRun& run, ElementDiff& found) { compare_part(run, found); }
-
-bool is_equal(const ElementRun& run) {
-  if (run.dtype_a != run.dtype_b) return false;
-  // memcmp takes no null pointer, not even of nothing.
-  if (run.count == 0) return true;
-  return std::memcmp(run.a, run.b, static_cast<std::size_t>(run.count * counted_bytes(run.dtype_a))) == 0;
-}
 
 /// The first element of run that differ.
 i64 first_unequal(ElementRun run) {
@@ -197,6 +220,9 @@ class DeviceComparer final : public GroupComparer {
   std::vector<ElementDiff> compare(Dtype dtype_a, std::span<const std::byte> a, Dtype dtype_b,
                                    std::span<const std::byte> b, i64 group) override {
     const i64 count = element_count(dtype_a, a, dtype_b, b);
+    // What is equal has norms alone, for which it need not cross the bus.
+    if (count > 0 && is_equal({dtype_a, dtype_b, a.data(), b.data(), count}))
+      return HostComparer().compare(dtype_a, a, dtype_b, b, group);
     const i64 unit = std::max(counted_bytes(dtype_a), counted_bytes(dtype_b));
     const i64 taken = std::max<i64>(1, kDeviceBytes / unit / group) * group;
     std::vector<ElementDiff> found;
@@ -213,8 +239,8 @@ class DeviceComparer final : public GroupComparer {
     for (i64 in_group = 0, left = count; const PartDiff& part : parts) {
       if (in_group == 0) found.emplace_back();
       const i64 elements = std::min({kPartElements, group - in_group, left});
-      append(found.back(),
-             {elements, part.differing, part.first, part.max_abs, part.max_rel, part.sum_squares, part.nan_in_one});
+      append(found.back(), {elements, part.differing, part.first, part.max_abs, part.max_rel, part.sum_squares,
+                            part.squares_a, part.squares_b, part.nan_in_one});
       left -= elements;
       in_group = in_group + elements == group ? 0 : in_group + elements;
     }
@@ -233,26 +259,49 @@ std::unique_ptr<GroupComparer> make_comparer(const Backend& backend, int worker)
 
 double ElementDiff::rms() const { return elements > 0 ? std::sqrt(sum_squares / static_cast<double>(elements)) : 0; }
 
-double LayerDiff::rms() const { return numbers > 0 ? std::sqrt(sum_squares / static_cast<double>(numbers)) : 0; }
+double ElementDiff::relative_norm() const {
+  return sum_squares == 0 ? 0 : std::sqrt(sum_squares) / std::sqrt(squares_a);
+}
 
-std::vector<FarOff> far_off(const std::vector<TensorDiff>& tensors, std::size_t most) {
+double ElementDiff::cosine() const {
+  const double a = std::sqrt(squares_a), b = std::sqrt(squares_b);
+  // The law of cosines, solved for what the cosine lacks to 1, which is exact where A and B are nearly parallel.
+  const double lacks = (sum_squares - (a - b) * (a - b)) / (2 * a * b);
+  return std::isfinite(lacks) ? std::clamp(1 - lacks, -1.0, 1.0) : std::numeric_limits<double>::quiet_NaN();
+}
+
+std::vector<ChangedPart> changed_parts(const std::vector<TensorDiff>& tensors) {
+  std::vector<ChangedPart> parts;
+  std::map<std::pair<std::string, i64>, std::size_t> of_expert;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const TensorDiff& tensor = tensors[i];
+    const auto [at, is_new] =
+        of_expert.try_emplace({tensor.expert < 0 ? tensor.name : tensor.layer, tensor.expert}, parts.size());
+    if (is_new)
+      parts.push_back(
+          {tensor.expert < 0 ? tensor.name : fmt::format("layer {} routed expert {}", tensor.layer, tensor.expert), i});
+    ChangedPart& part = parts[at->second];
+    ++part.tensors;
+    if (tensor.has_numbers && tensor.elements) append(part.numbers, *tensor.elements);
+  }
+  return parts;
+}
+
+std::vector<ChangedPart> far_off(const std::vector<TensorDiff>& tensors, std::size_t most) {
   constexpr std::size_t kFew = 8;
   constexpr double kTimesMedian = 4;
-  std::vector<FarOff> found;
-  for (std::size_t i = 0; i < tensors.size(); ++i)
-    if (tensors[i].has_numbers && tensors[i].elements) found.push_back({i, tensors[i].elements->rms()});
-  if (found.size() <= kFew) return {};
-  std::ranges::stable_sort(found, std::ranges::greater(), &FarOff::rms);
-  const double median = found[found.size() / 2].rms;
-  for (FarOff& one : found) one.times = one.rms / median;
-  std::erase_if(found, [&](const FarOff& one) { return !(one.rms > kTimesMedian * median); });
-  // An expert is named once, by its furthest matrix.
-  std::set<std::pair<std::string, i64>> named;
-  std::erase_if(found, [&](const FarOff& one) {
-    const TensorDiff& tensor = tensors[one.tensor];
-    return tensor.expert >= 0 && !named.emplace(tensor.layer, tensor.expert).second;
+  std::vector<ChangedPart> found = changed_parts(tensors);
+  // What was 0 is infinitely far from it, and says nothing about the rest.
+  std::erase_if(found, [](const ChangedPart& one) {
+    return !std::isfinite(one.numbers.relative_norm()) || one.numbers.elements == 0;
   });
-  found.resize(std::min(found.size(), most));
+  if (found.size() <= kFew) return {};
+  const auto distance = [](const ChangedPart& one) { return one.numbers.relative_norm(); };
+  std::ranges::stable_sort(found, std::ranges::greater(), distance);
+  const double median = distance(found[found.size() / 2]);
+  for (ChangedPart& one : found) one.times = distance(one) / median;
+  std::erase_if(found, [&](const ChangedPart& one) { return !(distance(one) > kTimesMedian * median); });
+  if (found.size() > most) found.resize(most);
   return found;
 }
 
@@ -263,6 +312,8 @@ void append(ElementDiff& total, const ElementDiff& next) {
   total.max_abs = std::max(total.max_abs, next.max_abs);
   total.max_rel = std::max(total.max_rel, next.max_rel);
   total.sum_squares += next.sum_squares;
+  total.squares_a += next.squares_a;
+  total.squares_b += next.squares_b;
   total.nan_in_one += next.nan_in_one;
 }
 
@@ -277,16 +328,11 @@ ElementDiff compare_elements(Dtype dtype_a, std::span<const std::byte> a, Dtype 
   const i64 step_a = counted_bytes(dtype_a), step_b = counted_bytes(dtype_b);
   const i64 count = std::min(static_cast<i64>(a.size()) / step_a, static_cast<i64>(b.size()) / step_b);
   ElementDiff total;
-  // The rest of a long run is often equal as a whole.
-  if (is_equal({dtype_a, dtype_b, a.data(), b.data(), count})) {
-    total.elements = count;
-    return total;
-  }
   for (i64 begin = 0; begin < count; begin += kPart) {
     const ElementRun run{dtype_a, dtype_b, a.data() + begin * step_a, b.data() + begin * step_b,
                          std::min(kPart, count - begin)};
     ElementDiff found;
-    if (!is_equal(run)) function(run, found);
+    function(run, found);
     if (found.differing > 0 && total.first < 0) found.first = first_unequal(run);
     found.elements = run.count;
     append(total, found);

@@ -113,12 +113,6 @@ class Differ {
   static void compare_rows(DiffTask& task, const ItemRows& left, const ItemRows& right, std::span<const std::byte> of_a,
                            std::span<const std::byte> of_b, i64 first, i64 group, GroupComparer& comparer) {
     const i64 unit_a = counted_bytes(left.dtype()), unit_b = counted_bytes(right.dtype());
-    const i64 elements = static_cast<i64>(of_a.size()) / unit_a;
-    if (left.dtype() == right.dtype() && std::memcmp(of_a.data(), of_b.data(), of_a.size()) == 0) {
-      ElementDiff equal;
-      equal.elements = elements;
-      return append(task.found, equal);
-    }
     const i64 step = group * left.elements();
     i64 begin = 0;
     for (const ElementDiff& found : comparer.compare(left.dtype(), of_a, right.dtype(), of_b, step)) {
@@ -214,7 +208,7 @@ auto severity(const TensorDiff& diff) {
 }
 
 auto severity(const LayerDiff& layer) {
-  return std::tuple(layer.only_in_one, layer.unlike, layer.max_abs, layer.differing_elements);
+  return std::tuple(layer.only_in_one, layer.unlike, layer.numbers.max_abs, layer.differing_elements);
 }
 
 class Summary {
@@ -229,14 +223,10 @@ class Summary {
     const ElementDiff elements = diff.elements.value_or(ElementDiff());
     layer.elements += elements.elements;
     layer.differing_elements += elements.differing;
-    if (diff.has_numbers) {
-      layer.numbers += elements.elements;
-      layer.max_abs = std::max(layer.max_abs, elements.max_abs);
-      layer.max_rel = std::max(layer.max_rel, elements.max_rel);
-      layer.sum_squares += elements.sum_squares;
-    }
+    if (diff.has_numbers) append(layer.numbers, elements);
     if (!diff.only_in && !is_unlike(diff) && elements.differing == 0) return;
     ++layer.differing;
+    if (diff.has_numbers) append(layer.changed, elements);
     result_.tensors.push_back(std::move(diff));
   }
 

@@ -137,23 +137,31 @@ def number(value, digits):
     return f"{value:.{digits}g}" if math.isfinite(value) else "inf"
 
 
+FIGURES = ("max_abs", "rms", "relative_norm")
+
+
 def check_diff(root, found, some):
     # JSON has no infinity; a ratio to 0 is null there.
     def same(text, value):
         return text == number(value, 3) or (value is None and text == "inf")
+
+    def close(text, value):
+        return text == ("none" if value is None else f"{value:.6g}")
 
     layers = rows_of(root, "Layers that differ")
     assert list(layers) == ["no layer" if x["layer"] is None else str(x["layer"]) for x in found["layers"]]
     for layer, cells in zip(found["layers"], layers.values()):
         assert cells[0] == f"{layer['differing']} of {layer['tensors']}"
         assert cells[1] == f"{layer['differing_elements']} of {layer['elements']}"
-        assert all(same(cell, layer[name]) for cell, name in zip(cells[2:5], ("max_abs", "max_rel", "rms"))), cells
-        assert cells[5:7] == [str(layer["only_in_one"]), str(layer["unlike"])]
+        assert all(same(cell, layer[name]) for cell, name in zip(cells[2:5], FIGURES)), cells
+        assert close(cells[5], layer["cosine"]), cells
+        assert cells[6:8] == [str(layer["only_in_one"]), str(layer["unlike"])]
     tensors = rows_of(root, "Matrices and tensors that differ")
     assert list(tensors) == [tensor["name"] for tensor in found["tensors"][:500]]
     for tensor, cells in zip(found["tensors"], tensors.values()):
         assert cells[1] == (f"{tensor['differing']} of {tensor['elements']}" if tensor["elements"] is not None else "none")
-        assert all(same(cell, tensor[name]) for cell, name in zip(cells[2:5], ("max_abs", "max_rel", "rms"))), cells
+        assert all(same(cell, tensor[name]) for cell, name in zip(cells[2:5], FIGURES)), cells
+        assert close(cells[5], tensor["cosine"]), cells
     # Of each expert the largest of its matrices.
     largest = collections.defaultdict(float)
     for tensor in found["tensors"]:

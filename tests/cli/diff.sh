@@ -30,7 +30,10 @@ def measured(a, b):
     gaps = [abs(p - q) for p, q in zip(x, y)]
     rel = [0.0 if g == 0 else math.inf if p == 0 else g / abs(p) for p, g in zip(x, gaps)]
     rms = math.sqrt(math.fsum(g * g for g in gaps) / len(gaps))
-    return differ, max(gaps), max(rel), rms, x, y
+    norm = lambda v: math.sqrt(math.fsum(i * i for i in v))
+    cosine = math.fsum(p * q for p, q in zip(x, y)) / (norm(x) * norm(y)) if norm(x) and norm(y) else None
+    relative = norm(gaps) / norm(x) if norm(x) else 0 if not norm(gaps) else None
+    return differ, max(gaps), max(rel), rms, x, y, relative, cosine
 
 found = json.load(open(sys.argv[1]))
 a, b = load(sys.argv[2]), load(sys.argv[3])
@@ -46,10 +49,12 @@ for name, t in named.items():
     if a[name][1] != b[name][1]:
         assert t["differing"] is None and t["max_abs"] is None, t
         continue
-    differ, gap, rel, rms, x, y = measured(a[name], b[name])
+    differ, gap, rel, rms, x, y, relative, cosine = measured(a[name], b[name])
     assert (t["elements"], t["differing"]) == (len(x), len(differ)), t
     assert t["max_abs"] == gap and t["max_rel"] == (rel if rel < math.inf else None), (t, gap, rel)
     assert math.isclose(t["rms"], rms, rel_tol=1e-12, abs_tol=0), (t, rms)
+    for found_value, value in ((t["relative_norm"], relative), (t["cosine"], cosine)):
+        assert found_value == value or math.isclose(found_value, value, rel_tol=1e-12, abs_tol=1e-14), (t, relative, cosine)
     if differ:
         cols = a[name][1][-1]
         assert (t["first"]["row"], t["first"]["column"]) == (divmod(differ[0], cols) if len(a[name][1]) > 1
@@ -160,10 +165,10 @@ diff_text() {
 import re, sys
 lines = open(sys.argv[1]).read().splitlines()
 assert re.fullmatch(r"different: 1 of \d+ matrices and tensors differ, 0 only in A, 0 only in B", lines[0]), lines
-assert lines[1].split() == "LAYER DIFFER ELEMENTS MAX ABS MAX REL RMS".split(), lines
+assert lines[1].split() == "LAYER DIFFER ELEMENTS MAX ABS RMS RELATIVE COSINE".split(), lines
 assert re.match(r"1 +1 of \d+ +1 \(", lines[2]), lines
 assert lines[3] == "" and re.fullmatch(
-    r"layer 1 routed expert 3 gate weight: 1 of 2048 elements differ, max abs \S+, max rel \S+, rms \S+; first in row 0, column 0: "
+    r"layer 1 routed expert 3 gate weight: 1 of 2048 elements differ, max abs \S+, rms \S+, relative norm \S+, cosine [0-9.]+; first in row 0, column 0: "
     r"\S+ \(0x[0-9a-f]{4}\) in A, 1 \(0x3f80\) in B", lines[4]), lines
 assert lines[5:] == ["1 other layer is equal"], lines
 PY
@@ -174,8 +179,13 @@ for k in t:
     if 'experts' in k: t[k][2] = bytes([t[k][2][0] ^ 1]) + t[k][2][1:]
 t['$gate'][2] = b'\x80\x44' + t['$gate'][2][2:]"
   status "diff of many" 1 diff "$hf" "$out.c"
-  check "diff names what stands out: $OUT" grep -qE '^stands out: layer 1 routed expert 3 gate weight: rms [0-9.]+, [0-9.e+]+ times that of most$' <<<"$OUT"
+  check "diff names what stands out: $OUT" grep -qE '^stands out: layer 1 routed expert 3: 3 matrices and tensors differ, max abs 1024[0-9.]*, rms [0-9.]+, relative norm [0-9.]+, cosine [0-9.e+-]+; [0-9.e+]+ times as far off as most$' <<<"$OUT"
   check "diff names nothing else: $OUT" [ "$(grep -c '^stands out' <<<"$OUT")" == 1 ]
+  edited_model qwen3_moe "$out.d" "
+for k in t:
+    if 'layers.1' in k and ('experts.2.' in k or 'experts.5.' in k or 'experts.6.' in k): t[k][2] = b'\x80\x44' + t[k][2][2:]"
+  status "diff of three experts" 1 diff "$hf" "$out.d"
+  check "diff names each of few experts: $OUT" [ "$(grep -oE '^layer 1 routed expert [0-9]: 3 matrices and tensors differ' <<<"$OUT" | cut -d' ' -f5 | sort | tr -d '\n')" == "2:5:6:" ]
   status "diff -q" 1 diff "$hf" "$out.b" -q
   check "diff -q is silent" [ -z "$OUT$ERR" ]
   status "diff --tensors of another layer" 0 diff "$hf" "$out.b" --tensors '*.layers.0.*'

@@ -27,8 +27,8 @@ std::span<const PartDiff> PartComparer::compare(Dtype dtype_a, const std::byte* 
     const i64 elements = std::min({kPartElements, group - in_group, count - begin});
     const ElementDiff found =
         compare_elements(dtype_a, bytes(a, dtype_a, begin, elements), dtype_b, bytes(b, dtype_b, begin, elements));
-    state_->parts.push_back(
-        {found.differing, found.first, found.max_abs, found.max_rel, found.sum_squares, found.nan_in_one});
+    state_->parts.push_back({found.differing, found.first, found.max_abs, found.max_rel, found.sum_squares,
+                             found.squares_a, found.squares_b, found.nan_in_one});
     begin += elements;
   }
   return state_->parts;

@@ -27,6 +27,8 @@ class CompareParts : public testing::Test {
       EXPECT_EQ(x.max_abs, y.max_abs);
       EXPECT_EQ(x.max_rel, y.max_rel);
       EXPECT_EQ(std::bit_cast<u64>(x.sum_squares), std::bit_cast<u64>(y.sum_squares));
+      EXPECT_EQ(std::bit_cast<u64>(x.squares_a), std::bit_cast<u64>(y.squares_a));
+      EXPECT_EQ(std::bit_cast<u64>(x.squares_b), std::bit_cast<u64>(y.squares_b));
       EXPECT_EQ(x.nan_in_one, y.nan_in_one);
       differing_ += x.differing;
     }

@@ -38,6 +38,10 @@ TEST(CompareElements, CountsMeasuresAndFindsTheFirst) {
   EXPECT_EQ(found.max_rel, 0.5);
   EXPECT_EQ(found.sum_squares, 2);
   EXPECT_EQ(found.rms(), std::sqrt(0.5));
+  EXPECT_EQ(found.squares_a, 85);
+  EXPECT_EQ(found.squares_b, 75);
+  EXPECT_EQ(found.relative_norm(), std::sqrt(2.0) / std::sqrt(85.0));
+  EXPECT_NEAR(found.cosine(), 79 / std::sqrt(85.0 * 75.0), 1e-15);
 }
 
 TEST(CompareElements, EqualOnesAreAllZero) {
@@ -49,6 +53,41 @@ TEST(CompareElements, EqualOnesAreAllZero) {
     EXPECT_EQ(found.first, -1);
     EXPECT_EQ(found.nan_in_one, 0);
   }
+}
+
+TEST(CompareElements, NormsAndAnglesAtTheirLimits) {
+  const float nan = std::nanf(""), infinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(compare_floats({0, 0}, {0, 0}).relative_norm(), 0);
+  EXPECT_TRUE(std::isnan(compare_floats({0, 0}, {0, 0}).cosine()));
+  EXPECT_TRUE(std::isinf(compare_floats({0, 0}, {3, 4}).relative_norm()));
+  EXPECT_TRUE(std::isnan(compare_floats({0, 0}, {3, 4}).cosine()));
+  EXPECT_EQ(compare_floats({3, 4}, {0, 0}).relative_norm(), 1);
+  EXPECT_EQ(compare_floats({3, 4}, {-3, -4}).cosine(), -1);
+  EXPECT_EQ(compare_floats({3, 4}, {-4, 3}).cosine(), 0);
+  EXPECT_EQ(compare_floats({3, 4}, {6, 8}).cosine(), 1);
+  EXPECT_EQ(compare_floats({3, 4}, {3, 4}).cosine(), 1);
+  // What is a NaN or infinite in one is in neither norm.
+  EXPECT_EQ(compare_floats({nan, 3, infinity}, {1, 3, infinity}).squares_a, 9);
+  EXPECT_EQ(compare_floats({nan, 3, infinity}, {nan, 3, infinity}).squares_b, 9);
+  EXPECT_TRUE(std::isinf(compare_floats({3, 1}, {3, infinity}).relative_norm()));
+  EXPECT_TRUE(std::isnan(compare_floats({3, 1}, {3, infinity}).cosine()));
+}
+
+/// A part whose bits are equal goes past the loop for others: both sum in the same order, to the last bit.
+TEST(CompareElements, EqualPartsHaveTheNormsOfOthers) {
+  std::mt19937_64 random(3);
+  std::normal_distribution<double> normal;
+  std::vector<double> a(3000);
+  for (double& value : a) value = normal(random);
+  std::vector<double> b = a;
+  b[1500] += 1;
+  std::vector<double> c = a;
+  c[0] += 1;
+  const auto norm = [&](const std::vector<double>& other) {
+    return compare_elements(Dtype::F64, bytes_of(a), Dtype::F64, bytes_of(other)).squares_a;
+  };
+  EXPECT_EQ(norm(a), norm(b));
+  EXPECT_EQ(norm(a), norm(c));
 }
 
 /// Bits of every kind: NaN, infinities, zeros of both signs, subnormals, and most of all differences at each place of a
@@ -83,14 +122,22 @@ TEST(CompareElements, TheSumOfSquaresIsThatOfTheDifferences) {
   std::normal_distribution<float> normal;
   std::vector<float> a(4999), b(4999);
   long double sum = 0;
+  long double norm = 0, product = 0, other = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
     a[i] = normal(random);
     b[i] = i % 3 == 0 ? a[i] : normal(random);
-    const long double difference = static_cast<long double>(a[i]) - static_cast<long double>(b[i]);
-    sum += difference * difference;
+    const long double x = static_cast<long double>(a[i]), y = static_cast<long double>(b[i]);
+    sum += (x - y) * (x - y);
+    norm += x * x;
+    other += y * y;
+    product += x * y;
   }
   // Each of 5000 sums rounds by at most half a unit in the last place.
-  EXPECT_NEAR(compare_floats(a, b).sum_squares, static_cast<double>(sum), static_cast<double>(sum) * 5000 * 0x1p-53);
+  const ElementDiff found = compare_floats(a, b);
+  EXPECT_NEAR(found.sum_squares, static_cast<double>(sum), static_cast<double>(sum) * 5000 * 0x1p-53);
+  EXPECT_NEAR(found.squares_a, static_cast<double>(norm), static_cast<double>(norm) * 5000 * 0x1p-53);
+  EXPECT_NEAR(found.relative_norm(), static_cast<double>(std::sqrt(sum / norm)), 1e-12);
+  EXPECT_NEAR(found.cosine(), static_cast<double>(product / std::sqrt(norm * other)), 1e-12);
 }
 
 TEST(CompareElements, DtypesThatAreBothFloatsCompareByValue) {

@@ -274,15 +274,22 @@ HeatFigure forward_figure(const PageSide& side, const std::vector<LayerForward>&
 
 std::string number(bool is_there, double value) { return is_there ? fmt::format("{:.3g}", value) : "none"; }
 
+/// Cosines near 1 need more digits.
+std::string cosine(bool is_there, double value) {
+  return is_there && !std::isnan(value) ? fmt::format("{:.6g}", value) : "none";
+}
+
 std::string layer_rows(const Diff& diff) {
   std::string rows;
   for (const LayerDiff& layer : diff.layers)
-    rows += table_row(
-        layer.layer.empty() ? "no layer" : html(layer.layer),
-        {fmt::format("{} of {}", layer.differing, layer.tensors),
-         fmt::format("{} of {}", layer.differing_elements, layer.elements), number(layer.numbers > 0, layer.max_abs),
-         number(layer.numbers > 0, layer.max_rel), number(layer.numbers > 0, layer.rms()),
-         fmt::format("{}", layer.only_in_one), fmt::format("{}", layer.unlike)});
+    rows += table_row(layer.layer.empty() ? "no layer" : html(layer.layer),
+                      {fmt::format("{} of {}", layer.differing, layer.tensors),
+                       fmt::format("{} of {}", layer.differing_elements, layer.elements),
+                       number(layer.numbers.elements > 0, layer.numbers.max_abs),
+                       number(layer.numbers.elements > 0, layer.numbers.rms()),
+                       number(layer.changed.elements > 0, layer.changed.relative_norm()),
+                       cosine(layer.changed.elements > 0, layer.changed.cosine()), fmt::format("{}", layer.only_in_one),
+                       fmt::format("{}", layer.unlike)});
   return rows;
 }
 
@@ -309,7 +316,7 @@ std::string first_place(const TensorDiff& tensor) {
 std::string tensor_rows(const Diff& diff) {
   std::string rows;
   std::map<std::size_t, std::string> linked;
-  for (const FarOff& one : far_off(diff.tensors)) linked[one.tensor] = fmt::format("id=\"tensor{}\"", one.tensor);
+  for (const ChangedPart& one : far_off(diff.tensors)) linked[one.tensor] = fmt::format("id=\"tensor{}\"", one.tensor);
   for (const TensorDiff& tensor : diff.tensors) {
     const auto index = static_cast<std::size_t>(&tensor - diff.tensors.data());
     if (index == kMostTensors) break;
@@ -317,8 +324,9 @@ std::string tensor_rows(const Diff& diff) {
     rows += table_row(html_name(tensor.name),
                       {html(what_differs(tensor)),
                        tensor.elements ? fmt::format("{} of {}", found.differing, found.elements) : "none",
-                       number(tensor.has_numbers, found.max_abs), number(tensor.has_numbers, found.max_rel),
-                       number(tensor.has_numbers, found.rms()), first_place(tensor)},
+                       number(tensor.has_numbers, found.max_abs), number(tensor.has_numbers, found.rms()),
+                       number(tensor.has_numbers, found.relative_norm()), cosine(tensor.has_numbers, found.cosine()),
+                       first_place(tensor)},
                       linked[index]);
   }
   return rows;
@@ -337,23 +345,24 @@ std::string verdict_sentence(const Diff& diff) {
         "; {}", diff.equal_layers == 1 ? "1 layer is equal" : fmt::format("{} layers are equal", diff.equal_layers));
   text += ".</p>\n";
   std::string named;
-  for (const FarOff& one : far_off(diff.tensors)) {
-    const std::string what = html(diff.tensors[one.tensor].name);
-    named += fmt::format(
-        "{}{}, {:.3g} times as far off as most", named.empty() ? "" : "; ",
-        one.tensor < kMostTensors ? fmt::format("<a href=\"#tensor{}\">{}</a>", one.tensor, what) : what, one.times);
+  for (const ChangedPart& one : far_off(diff.tensors)) {
+    const std::string what = html(one.name);
+    named +=
+        fmt::format("{}{}, relative norm {:.3g}, {:.3g} times that of most", named.empty() ? "" : "; ",
+                    one.tensor < kMostTensors ? fmt::format("<a href=\"#tensor{}\">{}</a>", one.tensor, what) : what,
+                    one.numbers.relative_norm(), one.times);
   }
   return named.empty() ? text : text + "<p>What stands out: " + named + ".</p>\n";
 }
 
 std::string difference_tables(const Diff& diff) {
   std::string text = table("Layers that differ, the largest difference first",
-                           {"layer", "matrices and tensors", "elements", "max abs", "max rel", "RMS", "only in one",
-                            "of another dtype or shape"},
+                           {"layer", "matrices and tensors", "elements", "max abs", "RMS", "relative norm", "cosine",
+                            "only in one", "of another dtype or shape"},
                            layer_rows(diff), "numbers");
   text += table("Matrices and tensors that differ, the largest difference first",
-                {"name", "form", "elements", "max abs", "max rel", "RMS", "first difference"}, tensor_rows(diff),
-                diff.tensors.size() > kFewRows ? "numbers tensors late" : "numbers tensors");
+                {"name", "form", "elements", "max abs", "RMS", "relative norm", "cosine", "first difference"},
+                tensor_rows(diff), diff.tensors.size() > kFewRows ? "numbers tensors late" : "numbers tensors");
   if (diff.tensors.size() > kMostTensors)
     text += fmt::format("<p>And {} more: <code>glu-ckpt diff A B -v</code> lists all.</p>\n",
                         diff.tensors.size() - kMostTensors);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "report/report.hpp"
 
 namespace glu_ckpt::report {
@@ -33,12 +35,21 @@ std::string form_text(Dtype dtype, const std::vector<i64>& shape) {
   return fmt::format("{} {}", dtype_name(dtype), shape_text(shape));
 }
 
+std::string cosine_text(const ElementDiff& found) {
+  return std::isnan(found.cosine()) ? "-" : fmt::format("{:.6g}", found.cosine());
+}
+
+/// "max abs 0.5, rms 0.1, relative norm 0.02, cosine 0.9998".
+std::string figures_text(const ElementDiff& found) {
+  return fmt::format("max abs {:.6g}, rms {:.6g}, relative norm {:.6g}, cosine {}", found.max_abs, found.rms(),
+                     found.relative_norm(), cosine_text(found));
+}
+
 std::string elements_text(const TensorDiff& diff) {
   const ElementDiff& found = *diff.elements;
   std::string text = fmt::format("{} of {} elements differ", found.differing, found.elements);
   if (found.differing == 0) return text;
-  if (diff.has_numbers)
-    text += fmt::format(", max abs {:.6g}, max rel {:.6g}, rms {:.6g}", found.max_abs, found.max_rel, found.rms());
+  if (diff.has_numbers) text += fmt::format(", {}", figures_text(found));
   if (found.nan_in_one > 0) text += fmt::format(", {} NaN in only one", found.nan_in_one);
   if (diff.first)
     text +=
@@ -72,10 +83,11 @@ std::string layer_text(const LayerDiff& layer) {
   std::string text = fmt::format("{:<12}{:<16}{:<22}", layer_name(layer.layer),
                                  fmt::format("{} of {}", layer.differing, layer.tensors),
                                  fmt::format("{} ({:.3g}%)", layer.differing_elements, percent));
-  if (layer.numbers > 0)
-    text += fmt::format("{:<10.3g}{:<10.3g}{:.3g}", layer.max_abs, layer.max_rel, layer.rms());
+  if (layer.changed.elements > 0)
+    text += fmt::format("{:<10.3g}{:<10.3g}{:<10.3g}{}", layer.numbers.max_abs, layer.numbers.rms(),
+                        layer.changed.relative_norm(), cosine_text(layer.changed));
   else
-    text += fmt::format("{:<10}{:<10}{}", "-", "-", "-");
+    text += fmt::format("{:<10}{:<10}{:<10}{}", "-", "-", "-", "-");
   if (layer.only_in_one > 0) text += fmt::format("  {} in only one", layer.only_in_one);
   if (layer.unlike > 0) text += fmt::format("  {} of another dtype or shape", layer.unlike);
   return text + "\n";
@@ -111,6 +123,15 @@ void write_form(JsonWriter& json, std::string_view side, bool is_there, Dtype dt
     json.null();
 }
 
+/// The norms of `changed` are those that are known.
+void write_figures(JsonWriter& json, bool are_there, const ElementDiff& numbers, const ElementDiff& changed) {
+  write_optional(json, "max_abs", are_there, numbers.max_abs);
+  write_optional(json, "max_rel", are_there, numbers.max_rel);
+  write_optional(json, "rms", are_there, numbers.rms());
+  write_optional(json, "relative_norm", are_there && changed.elements > 0, changed.relative_norm());
+  write_optional(json, "cosine", are_there && changed.elements > 0, changed.cosine());
+}
+
 void write_tensor(JsonWriter& json, const TensorDiff& diff) {
   json.begin_object().field("name", diff.name);
   write_layer(json, diff.layer);
@@ -132,9 +153,7 @@ void write_tensor(JsonWriter& json, const TensorDiff& diff) {
     json.value(found.elements).field("differing", found.differing).field("nan_in_one", found.nan_in_one);
   else
     json.null().key("differing").null().key("nan_in_one").null();
-  write_optional(json, "max_abs", diff.has_numbers, found.max_abs);
-  write_optional(json, "max_rel", diff.has_numbers, found.max_rel);
-  write_optional(json, "rms", diff.has_numbers, found.rms());
+  write_figures(json, diff.has_numbers, found, found);
   json.key("first");
   if (diff.first)
     json.begin_object()
@@ -155,8 +174,8 @@ void write_tensor(JsonWriter& json, const TensorDiff& diff) {
 }  // namespace
 
 std::string differences_text(const Diff& diff, bool every_tensor) {
-  std::string text =
-      fmt::format("{:<12}{:<16}{:<22}{:<10}{:<10}{}\n", "LAYER", "DIFFER", "ELEMENTS", "MAX ABS", "MAX REL", "RMS");
+  std::string text = fmt::format("{:<12}{:<16}{:<22}{:<10}{:<10}{:<10}{}\n", "LAYER", "DIFFER", "ELEMENTS", "MAX ABS",
+                                 "RMS", "RELATIVE", "COSINE");
   for (const LayerDiff& layer : diff.layers) text += layer_text(layer);
   if (!every_tensor) return text;
   text += "\n";
@@ -166,15 +185,27 @@ std::string differences_text(const Diff& diff, bool every_tensor) {
 
 namespace {
 
-/// Names what a line a layer hides: the tensors themselves where they are few, else those that are far off from most.
+/// "layer 3 routed expert 7: 3 matrices and tensors differ, rms 0.1, ...".
+std::string part_text(const ChangedPart& part) {
+  std::string text = printable(part.name) + ": ";
+  text +=
+      part.tensors == 1 ? "1 matrix or tensor differs" : fmt::format("{} matrices and tensors differ", part.tensors);
+  if (part.numbers.elements > 0) text += ", " + figures_text(part.numbers);
+  if (part.times > 0) text += fmt::format("; {:.3g} times as far off as most", part.times);
+  return text + "\n";
+}
+
+/// Names what a line a layer hides: the tensors themselves where they are few, or the experts, else those that are far
+/// off from most.
 std::string outstanding_text(const std::vector<TensorDiff>& tensors) {
   constexpr std::size_t kFew = 8;
   std::string text;
+  const std::vector<ChangedPart> parts = changed_parts(tensors);
   if (tensors.size() <= kFew)
     for (const TensorDiff& tensor : tensors) text += tensor_text(tensor);
-  for (const FarOff& one : far_off(tensors))
-    text += fmt::format("stands out: {}: rms {:.3g}, {:.3g} times that of most\n", printable(tensors[one.tensor].name),
-                        one.rms, one.times);
+  else if (parts.size() <= kFew)
+    for (const ChangedPart& part : parts) text += part_text(part);
+  for (const ChangedPart& part : far_off(tensors)) text += "stands out: " + part_text(part);
   return text;
 }
 
@@ -206,9 +237,7 @@ void write_differences(JsonWriter& json, const Diff& diff) {
     json.field("tensors", layer.tensors).field("differing", layer.differing);
     json.field("only_in_one", layer.only_in_one).field("unlike", layer.unlike);
     json.field("elements", layer.elements).field("differing_elements", layer.differing_elements);
-    write_optional(json, "max_abs", layer.numbers > 0, layer.max_abs);
-    write_optional(json, "max_rel", layer.numbers > 0, layer.max_rel);
-    write_optional(json, "rms", layer.numbers > 0, layer.rms());
+    write_figures(json, layer.numbers.elements > 0, layer.numbers, layer.changed);
     json.end_object();
   }
   json.end_array().key("tensors").begin_array();
