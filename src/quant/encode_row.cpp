@@ -8,6 +8,8 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <type_traits>
 
 #include "core/fail.hpp"
 #include "core/float_rows.hpp"
@@ -158,25 +160,25 @@ struct WeightBits;
 template <>
 struct WeightBits<true> {
   using Type = u16 __attribute__((aligned(1), may_alias));
-  static float widened(u16 bits) { return std::bit_cast<float>(static_cast<u32>(bits) << 16); }
+  [[gnu::always_inline]] static float widened(u16 bits) { return std::bit_cast<float>(static_cast<u32>(bits) << 16); }
 };
 template <>
 struct WeightBits<false> {
   using Type = u32 __attribute__((aligned(1), may_alias));
-  static float widened(u32 bits) { return std::bit_cast<float>(bits); }
+  [[gnu::always_inline]] static float widened(u32 bits) { return std::bit_cast<float>(bits); }
 };
 
 /// Values are compared without branches, so that a compiler takes many at a time.
-inline u32 choose_bits(bool condition, u32 then, u32 other) {
+[[gnu::always_inline]] inline u32 choose_bits(bool condition, u32 then, u32 other) {
   const u32 mask = condition ? ~u32{0} : 0;
   return (then & mask) | (other & ~mask);
 }
 
 /// To bf16 and back, to nearest even; `bits` are of no NaN.
-inline u32 through_bf16(u32 bits) { return (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff'0000; }
+[[gnu::always_inline]] inline u32 through_bf16(u32 bits) { return (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff'0000; }
 
 /// E4M3 of a finite number, to nearest even; 448 where it is more.
-inline u32 e4m3_of(u32 bits) {
+[[gnu::always_inline]] inline u32 e4m3_of(u32 bits) {
   const u32 magnitude = bits & ~kSign;
   const u32 bounded = choose_bits(magnitude > 0x43e0'0000, 0x43e0'0000, magnitude);
   const u32 normal = ((bounded + 0x7'ffff + (bounded >> 20 & 1)) >> 20) - (120U << 3);
@@ -208,7 +210,7 @@ Fp4Steps fp4_steps(const EncoderRow& row) {
   return steps;
 }
 
-inline u32 fp4_of(u32 bits, const Fp4Steps& steps) {
+[[gnu::always_inline]] inline u32 fp4_of(u32 bits, const Fp4Steps& steps) {
   const u32 magnitude = bits & ~kSign;
   u32 code = 0;
   for (const u32 least : steps.least) code += magnitude >= least ? 1 : 0;
@@ -219,7 +221,7 @@ inline u32 fp4_of(u32 bits, const Fp4Steps& steps) {
 }
 
 /// rint() of a number, from -8 to 7, and 8 more.
-inline u32 int4_of(u32 bits) {
+[[gnu::always_inline]] inline u32 int4_of(u32 bits) {
   const float value = std::bit_cast<float>(bits);
   const float bounded = std::min(std::max(value, -8.0F), 7.0F);
   // Beside 1.5 * 2^23 a float has steps of 1.
@@ -227,7 +229,7 @@ inline u32 int4_of(u32 bits) {
 }
 
 template <Codes kCodes>
-inline u32 code_of(u32 bits, const Fp4Steps& steps) {
+[[gnu::always_inline]] inline u32 code_of(u32 bits, const Fp4Steps& steps) {
   if constexpr (kCodes == Codes::E4m3) return e4m3_of(bits);
   if constexpr (kCodes == Codes::E2m1) return fp4_of(bits, steps);
   return int4_of(bits);
@@ -236,28 +238,44 @@ inline u32 code_of(u32 bits, const Fp4Steps& steps) {
 struct EncodeCall {
   const std::byte* weights = nullptr;
   i64 count = 0;
-  float factor = 1;
+  const float* factors = nullptr;
+  i64 cell_cols = 0;
   bool rounds = false;
   Fp4Steps steps;
   std::byte* out = nullptr;
 };
 
+/// Weights that are encoded at once, in memory that nothing else points to, so that a compiler takes many at a time.
+constexpr i64 kAtOnce = 256;
+
 template <Codes kCodes, bool kBf16, bool kDivides, bool kRounds>
 [[gnu::always_inline]] inline void encode_all(const EncodeCall& call) {
   using Weights = WeightBits<kBf16>;
-  const auto* __restrict weights = reinterpret_cast<const typename Weights::Type*>(call.weights);
-  auto* __restrict out = reinterpret_cast<u8*>(call.out);
-  const float factor = call.factor;
   const Fp4Steps steps = call.steps;
-  const auto code = [&](i64 at) {
-    const float value = Weights::widened(weights[at]);
-    const u32 bits = std::bit_cast<u32>(kDivides ? value / factor : value * factor);
-    return code_of<kCodes>(kRounds ? through_bf16(bits) : bits, steps);
-  };
-  if constexpr (kCodes == Codes::E4m3) {
-    for (i64 i = 0; i < call.count; ++i) out[i] = static_cast<u8>(code(i));
-  } else {
-    for (i64 i = 0; i < call.count / 2; ++i) out[i] = static_cast<u8>(code(2 * i) | code(2 * i + 1) << 4);
+  float factors[kAtOnce];
+  u8 codes[kAtOnce];
+  i64 cell = 0, cell_end = call.cell_cols;
+  for (i64 begin = 0; begin < call.count; begin += kAtOnce) {
+    const i64 count = std::min(kAtOnce, call.count - begin);
+    for (i64 i = 0; i < count; i += kLeastCell) {
+      if (begin + i == cell_end) {
+        ++cell;
+        cell_end += call.cell_cols;
+      }
+      for (i64 j = 0; j < kLeastCell; ++j) factors[i + j] = call.factors[cell];
+    }
+    const auto* const weights = reinterpret_cast<const typename Weights::Type*>(call.weights) + begin;
+    for (i64 i = 0; i < count; ++i) {
+      const float value = Weights::widened(weights[i]);
+      const u32 bits = std::bit_cast<u32>(kDivides ? value / factors[i] : value * factors[i]);
+      codes[i] = static_cast<u8>(code_of<kCodes>(kRounds ? through_bf16(bits) : bits, steps));
+    }
+    if constexpr (kCodes == Codes::E4m3) {
+      std::memcpy(call.out + begin, codes, static_cast<std::size_t>(count));
+    } else {
+      for (i64 i = 0; i < count / 2; ++i)
+        call.out[begin / 2 + i] = static_cast<std::byte>(codes[2 * i] | codes[2 * i + 1] << 4);
+    }
   }
 }
 
@@ -286,21 +304,41 @@ void encode_plain(const EncodeCall& call, Codes codes, bool bf16, bool divides) 
 }
 
 template <bool kBf16>
-[[gnu::always_inline]] inline u32 greatest_bits(const std::byte* data, i64 count) {
-  const auto* __restrict weights = reinterpret_cast<const typename WeightBits<kBf16>::Type*>(data);
-  constexpr u32 kWithoutSign = kBf16 ? 0x7fff : 0x7fff'ffff;
-  u32 greatest = 0;
-  for (i64 i = 0; i < count; ++i) greatest = std::max<u32>(greatest, weights[i] & kWithoutSign);
-  return kBf16 ? greatest << 16 : greatest;
+[[gnu::always_inline]] inline float greatest_of_cell(const std::byte* data, i64 count) {
+  using Bits = std::conditional_t<kBf16, u16, u32>;
+  const auto* const weights = reinterpret_cast<const typename WeightBits<kBf16>::Type*>(data);
+  Bits greatest = 0;
+  for (i64 i = 0; i < count; ++i) greatest = std::max(greatest, static_cast<Bits>(weights[i] & (Bits(~Bits{}) >> 1)));
+  return WeightBits<kBf16>::widened(std::min(greatest, static_cast<Bits>(kBf16 ? 0x7f80 : 0x7f80'0000)));
 }
-[[gnu::always_inline]] inline u32 greatest_any(const std::byte* data, i64 count, bool bf16) {
-  return bf16 ? greatest_bits<true>(data, count) : greatest_bits<false>(data, count);
+
+struct GreatestCall {
+  const std::byte* weights = nullptr;
+  i64 count = 0;
+  i64 cell_cols = 0;
+  float* greatest = nullptr;
+};
+
+template <bool kBf16>
+[[gnu::always_inline]] inline void greatest_of_cells(const GreatestCall& call) {
+  float* greatest = call.greatest;
+  for (i64 first = 0; first < call.count; first += call.cell_cols, ++greatest) {
+    const std::byte* const data = call.weights + first * (kBf16 ? 2 : 4);
+    const i64 count = std::min(call.cell_cols, call.count - first);
+    // A compiler makes a few instructions of a cell whose size it knows.
+    const float of_cell = count == 16    ? greatest_of_cell<kBf16>(data, 16)
+                          : count == 32  ? greatest_of_cell<kBf16>(data, 32)
+                          : count == 128 ? greatest_of_cell<kBf16>(data, 128)
+                                         : greatest_of_cell<kBf16>(data, count);
+    *greatest = std::max(*greatest, of_cell);
+  }
 }
-GLU_CKPT_AVX512 u32 greatest_avx512(const std::byte* data, i64 count, bool bf16) {
-  return greatest_any(data, count, bf16);
+[[gnu::always_inline]] inline void greatest_any(const GreatestCall& call, bool bf16) {
+  bf16 ? greatest_of_cells<true>(call) : greatest_of_cells<false>(call);
 }
-GLU_CKPT_AVX2 u32 greatest_avx2(const std::byte* data, i64 count, bool bf16) { return greatest_any(data, count, bf16); }
-u32 greatest_plain(const std::byte* data, i64 count, bool bf16) { return greatest_any(data, count, bf16); }
+GLU_CKPT_AVX512 void greatest_avx512(const GreatestCall& call, bool bf16) { greatest_any(call, bf16); }
+GLU_CKPT_AVX2 void greatest_avx2(const GreatestCall& call, bool bf16) { greatest_any(call, bf16); }
+void greatest_plain(const GreatestCall& call, bool bf16) { greatest_any(call, bf16); }
 
 // ---- one by one -------------------------------------------------------------------------------------
 
@@ -340,31 +378,31 @@ u32 fp4_by_search(float value, const EncoderRow& row) {
 
 }  // namespace
 
-float greatest_magnitude(const std::byte* weights, i64 count, Dtype dtype, SimdLevel level) {
+void raise_greatest(const std::byte* weights, i64 count, Dtype dtype, i64 cell_cols, float* greatest, SimdLevel level) {
+  const GreatestCall call{weights, count, cell_cols, greatest};
   const bool bf16 = dtype == Dtype::BF16;
-  const u32 bits = level == SimdLevel::Avx512 ? greatest_avx512(weights, count, bf16)
-                   : level == SimdLevel::Avx2 ? greatest_avx2(weights, count, bf16)
-                                              : greatest_plain(weights, count, bf16);
-  return bits >= 0x7f80'0000 ? std::bit_cast<float>(0x7f80'0000) : std::bit_cast<float>(bits);
+  if (level == SimdLevel::Avx512) return greatest_avx512(call, bf16);
+  if (level == SimdLevel::Avx2) return greatest_avx2(call, bf16);
+  greatest_plain(call, bf16);
 }
 
-void encode_row(const Encoder& encoder, const std::byte* weights, i64 count, Dtype dtype, float factor, std::byte* out,
-                SimdLevel level) {
+void encode_row(const Encoder& encoder, const std::byte* weights, i64 count, Dtype dtype, const float* factors,
+                i64 cell_cols, std::byte* out, SimdLevel level) {
   const EncoderRow& row = encoder.row;
-  const EncodeCall call{weights, count, factor, row.rounds_quotient, fp4_steps(row), out};
+  const EncodeCall call{weights, count, factors, cell_cols, row.rounds_quotient, fp4_steps(row), out};
   const bool bf16 = dtype == Dtype::BF16;
   if (level == SimdLevel::Avx512) return encode_avx512(call, encoder.codes, bf16, row.divides);
   if (level == SimdLevel::Avx2) return encode_avx2(call, encoder.codes, bf16, row.divides);
   encode_plain(call, encoder.codes, bf16, row.divides);
 }
 
-void encode_row_by_search(const Encoder& encoder, const std::byte* weights, i64 count, Dtype dtype, float factor,
-                          std::byte* out) {
+void encode_row_by_search(const Encoder& encoder, const std::byte* weights, i64 count, Dtype dtype,
+                          const float* factors, i64 cell_cols, std::byte* out) {
   const EncoderRow& row = encoder.row;
   const i64 size = dtype_bits(dtype) / 8;
   u32 first = 0;
   for (i64 i = 0; i < count; ++i) {
-    const float weight = widen_element(weights + i * size, dtype);
+    const float weight = widen_element(weights + i * size, dtype), factor = factors[i / cell_cols];
     float value = row.divides ? weight / factor : weight * factor;
     if (row.rounds_quotient) value = round_to(value, dtype);
     if (encoder.codes == Codes::E4m3) {

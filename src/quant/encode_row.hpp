@@ -43,16 +43,21 @@ CellScale cell_scale(const Encoder& encoder, float greatest, Dtype dtype, float 
 /// The second scale of a matrix, or of gate and up together, whose greatest magnitude is `greatest`.
 float second_scale(const EncoderRow& row, float greatest, Dtype dtype);
 
-/// The greatest magnitude of weights at any address, of BF16 or F32; infinite where one is NaN or infinite.
-float greatest_magnitude(const std::byte* weights, i64 count, Dtype dtype, SimdLevel level = simd_levels().front());
+/// Where a row has several cells, each but the last has a multiple of so many weights.
+inline constexpr i64 kLeastCell = 16;
 
-/// Writes the codes of weights of one cell: a byte each, or two in a byte, the first one in its lower half; `count` is
-/// even then. Every level of instructions gives the same bits.
-void encode_row(const Encoder& encoder, const std::byte* weights, i64 count, Dtype dtype, float factor, std::byte* out,
-                SimdLevel level = simd_levels().front());
+/// Raises `greatest`, one for each `cell_cols` of `count` weights, to their greatest magnitude; infinite where one is
+/// NaN or infinite. Weights are at any address, of BF16 or F32.
+void raise_greatest(const std::byte* weights, i64 count, Dtype dtype, i64 cell_cols, float* greatest,
+                    SimdLevel level = simd_levels().front());
+
+/// Writes the codes of a row of weights, of which `cell_cols` have each of the `factors`: a byte each, or two in a
+/// byte, the first one in its lower half; `count` is even then. Every level of instructions gives the same bits.
+void encode_row(const Encoder& encoder, const std::byte* weights, i64 count, Dtype dtype, const float* factors,
+                i64 cell_cols, std::byte* out, SimdLevel level = simd_levels().front());
 
 /// Encodes by another road, for checks: each number is compared with the values of the codes.
-void encode_row_by_search(const Encoder& encoder, const std::byte* weights, i64 count, Dtype dtype, float factor,
-                          std::byte* out);
+void encode_row_by_search(const Encoder& encoder, const std::byte* weights, i64 count, Dtype dtype,
+                          const float* factors, i64 cell_cols, std::byte* out);
 
 }  // namespace glu_ckpt

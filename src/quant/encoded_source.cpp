@@ -155,9 +155,13 @@ class CellEncoder {
       read_turned();
     else
       source_.read(tensor_, first_row_ * cells_.stored_row_bytes(), stored_);
-    scales_.clear();
-    greatest_.clear();
-    for (i64 grid_row = begin; grid_row < end; ++grid_row) add_scales(grid_row);
+    greatest_.assign(static_cast<std::size_t>((end - begin) * cells_.grid_cols()), 0);
+    scales_.resize(greatest_.size());
+    factors_.resize(greatest_.size());
+    for (i64 row = 0; row < rows_; ++row)
+      raise_greatest(stored_.data() + row * cells_.stored_row_bytes(), cells_.cols(), dtype(), cells_.cell_cols(),
+                     greatest_.data() + row / cells_.cell_rows() * cells_.grid_cols());
+    for (std::size_t i = 0; i < greatest_.size(); ++i) set_scale(i);
   }
 
   /// A turned matrix is read whole for each batch, so it is one.
@@ -168,8 +172,8 @@ class CellEncoder {
 
   void put_scales(std::byte* out) const {
     const i64 size = size_of(cells_.scale_dtype());
-    for (const CellScale& scale : scales_) {
-      std::memcpy(out, &scale.stored, static_cast<std::size_t>(size));
+    for (const u32 scale : scales_) {
+      std::memcpy(out, &scale, static_cast<std::size_t>(size));
       out += size;
     }
   }
@@ -178,13 +182,11 @@ class CellEncoder {
   void put_codes(i64 row, std::byte* out) const {
     const i64 of_row = row - first_row_;
     const std::byte* const weights = stored_.data() + of_row * cells_.stored_row_bytes();
-    const CellScale* const scales = scales_.data() + of_row / cells_.cell_rows() * cells_.grid_cols();
-    for (i64 cell = 0; cell < cells_.grid_cols(); ++cell) {
-      const i64 first = cell * cells_.cell_cols(), count = std::min(cells_.cell_cols(), cells_.cols() - first);
-      const auto encode = path_ == EncodePath::Plain ? encode_row_by_search : encode_fast;
-      encode(encoder_, weights + first * size_of(dtype()), count, dtype(), scales[cell].factor,
-             out + code_bytes(encoder_.codes, first));
-    }
+    const float* const factors = factors_.data() + of_row / cells_.cell_rows() * cells_.grid_cols();
+    if (path_ == EncodePath::Plain)
+      encode_row_by_search(encoder_, weights, cells_.cols(), dtype(), factors, cells_.cell_cols(), out);
+    else
+      encode_row(encoder_, weights, cells_.cols(), dtype(), factors, cells_.cell_cols(), out);
   }
 
   /// The errors of all rows that were loaded.
@@ -198,7 +200,7 @@ class CellEncoder {
       widen_row(stored_.data() + row * cells_.stored_row_bytes(), dtype(), weights);
       const std::size_t first = static_cast<std::size_t>(row / cells_.cell_rows() * cells_.grid_cols());
       for (i64 col = 0; col < cells_.cols(); ++col) {
-        const float factor = scales_[first + static_cast<std::size_t>(col / cells_.cell_cols())].factor;
+        const float factor = factors_[first + static_cast<std::size_t>(col / cells_.cell_cols())];
         scales[static_cast<std::size_t>(col)] = encoder_.row.divides ? factor : factor == 0 ? 0 : 1 / factor;
       }
       decode_row({encoder_.codes, codes.data(), cells_.cols(), scales.data()}, Dtype::F32,
@@ -218,11 +220,6 @@ class CellEncoder {
   }
 
  private:
-  static void encode_fast(const Encoder& encoder, const std::byte* weights, i64 count, Dtype dtype, float factor,
-                          std::byte* out) {
-    encode_row(encoder, weights, count, dtype, factor, out);
-  }
-
   Dtype dtype() const { return cells_.weight().dtype; }
 
   /// Rows are columns of what is stored.
@@ -236,33 +233,29 @@ class CellEncoder {
                     matrix.data() + (col * cells_.rows() + first_row_ + row) * size, static_cast<std::size_t>(size));
   }
 
-  void add_scales(i64 grid_row) {
-    const i64 begin = grid_row * cells_.cell_rows() - first_row_;
-    const i64 end = std::min(begin + cells_.cell_rows(), rows_);
-    for (i64 cell = 0; cell < cells_.grid_cols(); ++cell) {
-      const i64 first = cell * cells_.cell_cols(), count = std::min(cells_.cell_cols(), cells_.cols() - first);
-      float greatest = 0;
-      for (i64 row = begin; row < end; ++row)
-        greatest = std::max(
-            greatest, greatest_magnitude(stored_.data() + row * cells_.stored_row_bytes() + first * size_of(dtype()),
-                                         count, dtype()));
-      if (!std::isfinite(greatest)) fail_special(begin, end, first, count);
-      const CellScale scale = cell_scale(encoder_, greatest, dtype(), second_);
-      if (!std::isfinite(scale.factor) || (encoder_.row.divides && scale.factor == 0))
-        fail(ErrorCode::NotExact, {{}, cells_.weight().name},
-             "'{}': the scale of [{}, {}], whose greatest weight is {}, would be {} as {} makes it, and its codes NaN; "
-             "--encode-as names another program",
-             cells_.weight().name, grid_row, cell, greatest, encoder_.row.divides ? scale.factor : 1 / scale.factor,
-             encoder_.row.program);
-      scales_.push_back(scale);
-      greatest_.push_back(greatest);
+  /// `at` counts the cells that were loaded.
+  void set_scale(std::size_t at) {
+    const float greatest = greatest_[at];
+    if (!std::isfinite(greatest)) fail_special(static_cast<i64>(at));
+    const CellScale scale = cell_scale(encoder_, greatest, dtype(), second_);
+    if (!std::isfinite(scale.factor) || (encoder_.row.divides && scale.factor == 0)) {
+      const i64 cell = static_cast<i64>(at) + first_row_ / cells_.cell_rows() * cells_.grid_cols();
+      fail(ErrorCode::NotExact, {{}, cells_.weight().name},
+           "'{}': the scale of [{}, {}], whose greatest weight is {}, would be {} as {} makes it, and its codes NaN; "
+           "--encode-as names another program",
+           cells_.weight().name, cell / cells_.grid_cols(), cell % cells_.grid_cols(), greatest,
+           encoder_.row.divides ? scale.factor : 1 / scale.factor, encoder_.row.program);
     }
+    scales_[at] = scale.stored;
+    factors_[at] = scale.factor;
   }
 
-  [[noreturn]] void fail_special(i64 begin, i64 end, i64 first, i64 count) const {
+  [[noreturn]] void fail_special(i64 cell) const {
     const i64 size = size_of(dtype());
+    const i64 begin = cell / cells_.grid_cols() * cells_.cell_rows(), end = std::min(begin + cells_.cell_rows(), rows_);
+    const i64 first = cell % cells_.grid_cols() * cells_.cell_cols();
     for (i64 row = begin; row < end; ++row)
-      for (i64 col = first; col < first + count; ++col) {
+      for (i64 col = first; col < std::min(first + cells_.cell_cols(), cells_.cols()); ++col) {
         const float value = widen_element(stored_.data() + row * cells_.stored_row_bytes() + col * size, dtype());
         if (std::isfinite(value)) continue;
         fail(ErrorCode::NotExact, {{}, cells_.weight().name},
@@ -282,7 +275,8 @@ class CellEncoder {
   i64 first_row_ = 0;
   i64 rows_ = 0;
   std::vector<std::byte> stored_;
-  std::vector<CellScale> scales_;
+  std::vector<u32> scales_;
+  std::vector<float> factors_;
   std::vector<float> greatest_;
 };
 
@@ -431,7 +425,8 @@ class EncodedSource final : public Source {
     for (i64 done = 0; done < weight.bytes; done += std::ssize(bytes)) {
       bytes.resize(static_cast<std::size_t>(std::min(weight.bytes - done, kEncodeBatchBytes)));
       source_->read(tensor, done, bytes);
-      greatest = std::max(greatest, greatest_magnitude(bytes.data(), std::ssize(bytes) / size, weight.dtype));
+      const i64 count = std::ssize(bytes) / size;
+      raise_greatest(bytes.data(), count, weight.dtype, count, &greatest);
     }
     return greatest;
   }

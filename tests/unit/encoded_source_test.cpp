@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <fstream>
 #include <limits>
@@ -121,18 +122,43 @@ TEST(EncodeRow, IsTheSameOnEachSetOfInstructionsAsBySearch) {
           const Encoder encoder = find_encoder(row.word, row.program);
           const i64 elements = dtype == Dtype::F32 ? count : 2 * count;
           std::vector<std::byte> sane = weights;
+          constexpr i64 kCell = 3 * kLeastCell;
+          std::vector<float> factors;
+          for (i64 first = 0; first < elements; first += kCell)
+            factors.push_back(factor * static_cast<float>(1 + std::ssize(factors) % 3));
           // Halves of floats may be infinite as bf16.
           if (dtype == Dtype::BF16)
             for (std::size_t i = 1; i < sane.size(); i += 2)
               if ((sane[i] & std::byte{0x7f}) == std::byte{0x7f}) sane[i] = std::byte{0x3f};
           std::vector<std::byte> expected(static_cast<std::size_t>(elements));
-          encode_row_by_search(encoder, sane.data(), elements, dtype, factor, expected.data());
+          encode_row_by_search(encoder, sane.data(), elements, dtype, factors.data(), kCell, expected.data());
           for (const SimdLevel level : simd_levels()) {
             std::vector<std::byte> made(expected.size());
-            encode_row(encoder, sane.data(), elements, dtype, factor, made.data(), level);
+            encode_row(encoder, sane.data(), elements, dtype, factors.data(), kCell, made.data(), level);
             EXPECT_EQ(made, expected) << static_cast<int>(level);
           }
         }
+}
+
+TEST(RaiseGreatest, IsTheSameOnEachSetOfInstructionsForCellsOfEachSize) {
+  std::vector<float> values = hard_numbers();
+  values.resize(5000);
+  values[1234] = -std::numeric_limits<float>::infinity();
+  values[4321] = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<std::byte> weights = bytes_of(values);
+  for (const i64 cell_cols : {i64{16}, i64{32}, i64{48}, i64{128}, i64{1000}, i64{5000}}) {
+    std::vector<float> expected(static_cast<std::size_t>((5000 + cell_cols - 1) / cell_cols), 1e-30F);
+    for (i64 i = 0; i < 5000; ++i) {
+      float& greatest = expected[static_cast<std::size_t>(i / cell_cols)];
+      const float value = std::fabs(values[static_cast<std::size_t>(i)]);
+      greatest = std::isfinite(value) ? std::max(greatest, value) : std::numeric_limits<float>::infinity();
+    }
+    for (const SimdLevel level : simd_levels()) {
+      std::vector<float> greatest(expected.size(), 1e-30F);
+      raise_greatest(weights.data(), 5000, Dtype::F32, cell_cols, greatest.data(), level);
+      EXPECT_EQ(greatest, expected) << cell_cols << " " << static_cast<int>(level);
+    }
+  }
 }
 
 MemoryTensor weight_of(i64 rows, i64 cols, float value) {
