@@ -121,8 +121,8 @@ OptionGroup source() {
               kept_experts()),
           option(
               "--fill-from PATH",
-              "a checkpoint of the same model that gives the tensors which the source lacks: multi-token prediction, "
-              "what sees and hears, a correction bias, a head",
+              "a checkpoint of the same model, for tensors that the source lacks: multi-token prediction, a vision or "
+              "audio tower, a correction bias, a head",
               checkpoint(FIELD(from.fill_from))),
           option("--merge ADAPTER", "a LoRA adapter of PEFT, whose products are added to the weights",
                  text(FIELD(from.merge))),
