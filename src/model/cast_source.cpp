@@ -19,6 +19,7 @@
 #include "format/model_config.hpp"
 #include "model/source_hints.hpp"
 #include "model/stored_codes.hpp"
+#include "model/wrapped_source.hpp"
 #include "quant/quant_config.hpp"
 
 namespace glu_ckpt {
@@ -254,10 +255,10 @@ struct RoundedCount {
 
 // ---- the source ---------------------------------------------------------------------------------
 
-class CastSource final : public Source {
+class CastSource final : public WrappedSource {
  public:
   CastSource(const Source& stored, const std::map<std::size_t, Dtype>& chosen, const SourceAnswers& answers)
-      : info_(stored.info()), plainly_(answers.decode_plainly) {
+      : WrappedSource(stored.info()), plainly_(answers.decode_plainly) {
     const Dtype main = main_dtype();
     for (const auto& [tensor, dtype] : chosen) {
       TensorRef& cast = info_.inventory.tensors[tensor];
@@ -273,16 +274,9 @@ class CastSource final : public Source {
       edit_config(info_, [to = now](std::string_view text) { return config_of_dtype(text, to); });
   }
 
-  void own(std::unique_ptr<Source> source) { stored_ = std::move(source); }
-
-  const CheckpointInfo& info() const override { return info_; }
-  bool may_have_read_nan() const override { return stored_->may_have_read_nan(); }
-  const ContentCheck* content_check() const override { return stored_->content_check(); }
-  const FileBacked* file_backed() const override { return nullptr; }
-
   void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const override {
     const auto from = from_.find(tensor);
-    if (from == from_.end()) return stored_->read_scattered(tensor, offset, pieces);
+    if (from == from_.end()) return stored().read_scattered(tensor, offset, pieces);
     for (const std::span<std::byte> piece : pieces) {
       read_cast(tensor, from->second, offset, piece);
       offset += std::ssize(piece);
@@ -342,7 +336,7 @@ class CastSource final : public Source {
       values.resize(std::min(static_cast<std::size_t>(left), kCastBatchElements));
       read.resize(values.size() * static_cast<std::size_t>(float_bytes(from)));
       made.resize(values.size() * static_cast<std::size_t>(size));
-      stored_->read(tensor, at * float_bytes(from), read);
+      stored().read(tensor, at * float_bytes(from), read);
       widen_row(read.data(), from, values);
       if (plainly_ && is_narrowing(from, to))
         narrow_plainly(values, to, made.data());
@@ -354,8 +348,6 @@ class CastSource final : public Source {
     }
   }
 
-  std::unique_ptr<Source> stored_;
-  CheckpointInfo info_;
   /// The stored dtypes of the tensors that are cast.
   std::map<std::size_t, Dtype> from_;
   bool plainly_;

@@ -22,6 +22,7 @@
 #include "model/laid_out_source.hpp"
 #include "model/open_checkpoint.hpp"
 #include "model/source_hints.hpp"
+#include "model/wrapped_source.hpp"
 #include "quant/quant_config.hpp"
 
 namespace glu_ckpt {
@@ -30,7 +31,7 @@ namespace {
 constexpr std::size_t kMaxFilledConfigDepth = 64;
 
 /// The tensors of one source, and some of another.
-class FilledSource final : public Source {
+class FilledSource final : public WrappedSource {
  public:
   /// A tensor behind those of the source: its own one once more, or one of the other checkpoint.
   struct Filled {
@@ -39,27 +40,22 @@ class FilledSource final : public Source {
   };
 
   FilledSource(CheckpointInfo info, std::size_t own_tensors, std::vector<Filled> filled)
-      : info_(std::move(info)), own_tensors_(own_tensors), filled_(std::move(filled)) {}
+      : WrappedSource(std::move(info)), own_tensors_(own_tensors), filled_(std::move(filled)) {}
 
   void own(std::unique_ptr<Source> source, std::unique_ptr<Source> other) {
-    source_ = std::move(source);
+    WrappedSource::own(std::move(source));
     other_ = std::move(other);
   }
 
-  const CheckpointInfo& info() const override { return info_; }
   void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const override {
-    if (tensor < own_tensors_) return source_->read_scattered(tensor, offset, pieces);
+    if (tensor < own_tensors_) return stored().read_scattered(tensor, offset, pieces);
     const Filled& filled = filled_.at(tensor - own_tensors_);
-    (filled.is_own ? *source_ : *other_).read_scattered(filled.tensor, offset, pieces);
+    (filled.is_own ? stored() : *other_).read_scattered(filled.tensor, offset, pieces);
   }
-  bool may_have_read_nan() const override { return source_->may_have_read_nan() || other_->may_have_read_nan(); }
-  const ContentCheck* content_check() const override { return source_->content_check(); }
-  const FileBacked* file_backed() const override { return nullptr; }
+  bool may_have_read_nan() const override { return WrappedSource::may_have_read_nan() || other_->may_have_read_nan(); }
 
  private:
-  std::unique_ptr<Source> source_;
   std::unique_ptr<Source> other_;
-  CheckpointInfo info_;
   std::size_t own_tensors_;
   std::vector<Filled> filled_;
 };

@@ -17,6 +17,7 @@
 #include "model/laid_out_source.hpp"
 #include "model/part_config.hpp"
 #include "model/source_hints.hpp"
+#include "model/wrapped_source.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -40,21 +41,14 @@ struct Padding {
   i64 row_bytes() const { return cols * element_bytes; }
 };
 
-class PaddedSource final : public Source {
+class PaddedSource final : public WrappedSource {
  public:
   PaddedSource(CheckpointInfo info, std::map<std::size_t, Padding> paddings)
-      : info_(std::move(info)), paddings_(std::move(paddings)) {}
-
-  void own(std::unique_ptr<Source> source) { stored_ = std::move(source); }
-
-  const CheckpointInfo& info() const override { return info_; }
-  bool may_have_read_nan() const override { return stored_->may_have_read_nan(); }
-  const ContentCheck* content_check() const override { return stored_->content_check(); }
-  const FileBacked* file_backed() const override { return nullptr; }
+      : WrappedSource(std::move(info)), paddings_(std::move(paddings)) {}
 
   void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const override {
     const auto padding = paddings_.find(tensor);
-    if (padding == paddings_.end()) return stored_->read_scattered(tensor, offset, pieces);
+    if (padding == paddings_.end()) return stored().read_scattered(tensor, offset, pieces);
     for (const std::span<std::byte> piece : pieces) {
       read_padded(tensor, padding->second, offset, piece);
       offset += std::ssize(piece);
@@ -74,7 +68,7 @@ class PaddedSource final : public Source {
       for (i64 at = 0; at < std::ssize(made); at += padding.element_bytes)
         std::memcpy(made.data() + at, padding.fill.data(), static_cast<std::size_t>(padding.element_bytes));
       read.resize(static_cast<std::size_t>(stored * padding.old_row_bytes()));
-      if (stored > 0) stored_->read(tensor, row * padding.old_row_bytes(), read);
+      if (stored > 0) WrappedSource::stored().read(tensor, row * padding.old_row_bytes(), read);
       const i64 kept = std::min(row_bytes, padding.old_row_bytes());
       for (i64 i = 0; i < stored; ++i)
         std::memcpy(made.data() + i * row_bytes, read.data() + i * padding.old_row_bytes(),
@@ -86,8 +80,6 @@ class PaddedSource final : public Source {
     }
   }
 
-  std::unique_ptr<Source> stored_;
-  CheckpointInfo info_;
   std::map<std::size_t, Padding> paddings_;
 };
 

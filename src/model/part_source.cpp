@@ -20,6 +20,7 @@
 #include "model/laid_out_source.hpp"
 #include "model/part_config.hpp"
 #include "model/source_hints.hpp"
+#include "model/wrapped_source.hpp"
 #include "quant/quant_config.hpp"
 
 namespace glu_ckpt {
@@ -34,29 +35,23 @@ struct PartTensor {
 };
 
 /// Some tensors of a source, under other names.
-class PartSource final : public Source {
+class PartSource final : public WrappedSource {
  public:
   PartSource(CheckpointInfo info, std::vector<PartTensor> tensors, KeptExperts kept)
-      : info_(std::move(info)), tensors_(std::move(tensors)), kept_(std::move(kept)) {}
+      : WrappedSource(std::move(info)), tensors_(std::move(tensors)), kept_(std::move(kept)) {}
 
-  void own(std::unique_ptr<Source> source) { source_ = std::move(source); }
-
-  const CheckpointInfo& info() const override { return info_; }
   void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const override {
     const PartTensor& part = tensors_.at(tensor);
-    if (part.slabs == nullptr) return source_->read_scattered(part.stored, offset, pieces);
+    if (part.slabs == nullptr) return stored().read_scattered(part.stored, offset, pieces);
     for (std::span<std::byte> piece : pieces)
       for (; !piece.empty();) {
         const std::span<std::byte> run = piece.first(std::min(piece.size(), run_bytes(part, offset)));
         const i64 slab = (*part.slabs)[static_cast<std::size_t>(offset / part.slab_bytes)];
-        source_->read(part.stored, slab * part.slab_bytes + offset % part.slab_bytes, run);
+        stored().read(part.stored, slab * part.slab_bytes + offset % part.slab_bytes, run);
         piece = piece.subspan(run.size());
         offset += std::ssize(run);
       }
   }
-  bool may_have_read_nan() const override { return source_->may_have_read_nan(); }
-  const ContentCheck* content_check() const override { return source_->content_check(); }
-  const FileBacked* file_backed() const override { return nullptr; }
 
  private:
   /// Bytes from there on that follow each other in the source.
@@ -68,8 +63,6 @@ class PartSource final : public Source {
     return static_cast<std::size_t>(end - offset);
   }
 
-  std::unique_ptr<Source> source_;
-  CheckpointInfo info_;
   std::vector<PartTensor> tensors_;
   /// What `slabs` of the tensors point to.
   KeptExperts kept_;
