@@ -188,6 +188,13 @@ def refuse_places(places: Places) -> None:
             raise ArgumentError(f"{name}: a transform of torch.func writes to no memory of the caller's")
 
 
+def _extent(t: torch.Tensor) -> int:
+    """Bytes from its first value to behind its last one. An expanded tensor has more values than memory."""
+    if t.numel() == 0:
+        return 0
+    return (1 + sum((length - 1) * stride for length, stride in zip(t.shape, t.stride()))) * t.element_size()
+
+
 def place_for(
     name: str, given: Optional[torch.Tensor], shape: Sequence[int], x: torch.Tensor, read: Sequence[torch.Tensor]
 ) -> torch.Tensor:
@@ -205,7 +212,8 @@ def place_for(
     check_memory(name, given)
     begin, end = given.data_ptr(), given.data_ptr() + given.nbytes
     for t in read:
-        if begin < t.data_ptr() + t.nbytes and t.data_ptr() < end and t.nbytes > 0:
+        first = t.data_ptr()
+        if begin < first + _extent(t) and first < end:
             raise ArgumentError(f"{name}: shares memory with a tensor of shape {list(t.shape)} that the call reads")
     # in_its_place() copies to memory in which rows begin where no kernel writes them.
     return x.new_empty(tuple(shape)) if given.is_cuda and begin % _ALIGNMENT else given

@@ -117,6 +117,22 @@ def test_memory_of_operands_is_refused(case):
 
 
 @every_case
+def test_memory_right_behind_an_expanded_operand(case):
+    """Its one row is all that it takes; what it repeats lies nowhere."""
+    call, x, _ = case()
+    memory = torch.full((x.shape[0] + 1, H), SENTINEL)
+    memory[0] = x[0]
+    repeated = memory[:1].expand(x.shape).requires_grad_()
+    call(repeated, dgrad_out=memory[1:]).sum().backward()
+    plain = x[:1].repeat(x.shape[0], 1).requires_grad_()
+    call(plain).sum().backward()
+    assert torch.equal(memory[1 : ROWS + 1], plain.grad[:ROWS])
+    if case in (module_case, linear_module_case):  # Frozen weights want no x.
+        with pytest.raises(ValueError, match="^dgrad_out: shares memory with a tensor of shape"):
+            call(repeated, dgrad_out=memory[:-1]).sum().backward()
+
+
+@every_case
 def test_a_value_that_was_written_over_is_no_longer_saved(case):
     """The second forward writes over what the square of the first one needs."""
     call, x, shape = case()
