@@ -154,8 +154,9 @@ struct Matrix {
   i64 cols = 0;
   i64 element_bytes = 1;
   Placement place;
-  /// The last rows of gate and up where an interleaved FC1 is cut in the middle into two tensors.
-  std::optional<MatrixTail> tail;
+  /// The last rows of gate and up where an interleaved FC1 is cut in the middle into two tensors; else null. Few
+  /// matrices have one, and there are as many matrices as a model has experts, three times over.
+  std::shared_ptr<const MatrixTail> tail;
 };
 
 struct Naming;

@@ -125,7 +125,7 @@ class PartMatrices {
       Placement at = place_matrix(part, role, half, block_rows);
       at.offset += layer_offset(ref);
       block_.matrices.push_back(
-          {tensor, role, kind_, ref.dtype, grid, expert, rows, stored.cols, part.element_bytes, at, std::nullopt});
+          {tensor, role, kind_, ref.dtype, grid, expert, rows, stored.cols, part.element_bytes, at, nullptr});
     };
     if (!fused) return place(role_ == Role::GateUp ? Role::Up : role_, stored.rows, false, 0);
     // Scales of blocks that are for rows of both belong to FC1 as a whole.
@@ -158,7 +158,7 @@ class PartMatrices {
                                stored.cols,
                                part.element_bytes,
                                places.first,
-                               MatrixTail{places.tail_row, second, places.tail}});
+                               std::make_shared<MatrixTail>(MatrixTail{places.tail_row, second, places.tail})});
   }
 
   BlockShape& shape_;

@@ -167,7 +167,7 @@ void append_matrix_moves(const Matrix& from, const Matrix& to, std::vector<Move>
     for (Move& move : std::span(moves).subspan(before)) fold_loops(move);
     return;
   }
-  const bool single = from.tail.has_value() || to.tail.has_value();
+  const bool single = from.tail != nullptr || to.tail != nullptr;
   const RowParts sources = tensors_of(from), targets = tensors_of(to);
   for (const RowsIn& source : sources.used())
     for (const RowsIn& target : targets.used()) {

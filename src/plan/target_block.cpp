@@ -167,7 +167,7 @@ class BlockWriter {
     Matrix to = from;
     to.tensor = 0;
     to.place = places.first;
-    to.tail = MatrixTail{places.tail_row, 1, places.tail};
+    to.tail = std::make_shared<MatrixTail>(MatrixTail{places.tail_row, 1, places.tail});
     for (const Move& move : matrix_moves(from, to)) outputs_.list[halves[move.dst]].moves.push_back(move);
   }
 
