@@ -176,6 +176,28 @@ def check_diff(root, found, some):
             value = largest.pop((layer, expert), math.nan if some else 0.0)
             assert cell == number(None if math.isnan(value) else value, 3), (layer, expert, cell)
     assert not largest, f"not on the map: {largest}"
+    check_experts(root, found)
+
+
+def check_experts(root, found):
+    """The relative norm of each expert is that of its matrices together."""
+    moved, norms, unknown = collections.defaultdict(float), collections.defaultdict(float), set()
+    for tensor in found["tensors"]:
+        key = str(tensor["layer"]), tensor["expert"]
+        if not tensor["relative_norm"]:
+            unknown.add(key)
+        else:
+            square = tensor["rms"] ** 2 * tensor["elements"]
+            moved[key] += square
+            norms[key] += square / tensor["relative_norm"] ** 2
+    for layer, row in rows_of(root, "Relative norm: rows").items():
+        for expert, cell in enumerate(row):
+            if moved[layer, expert] > 0 and (layer, expert) not in unknown:
+                wanted = math.sqrt(moved[layer, expert] / norms[layer, expert])
+                assert abs(float(cell) - wanted) <= 5e-3 * wanted, (layer, expert, cell, wanted)
+    titles = [label.words() for label in root.all("label")]
+    for title in ("RMS of the difference", "1 - cosine", "logarithmic", "linear", "linear in each layer", "only layers that differ"):
+        assert title in titles, titles
 
 
 def check_forward(root, found):

@@ -146,11 +146,11 @@ std::string summary_table(const std::vector<const PageSide*>& sides) {
                                              : html(fmt::format("{}", fmt::join(side.inspection.quantized, ", ")));
   });
   add("loads in", [](const PageSide& side) { return loaders_text(side.inspection.loads_in); });
-  std::vector<std::string> headings = {""};
+  std::vector<std::string> headings = {"what"};
   for (std::size_t i = 0; i < sides.size(); ++i)
     headings.emplace_back(sides.size() == 1 ? "checkpoint" : i == 0 ? "A" : "B");
   std::string text = rows.empty() ? "" : table("What it is", headings, rows, "silent");
-  if (!equal.empty()) text += table("The same in A and B", {"", "A and B"}, equal);
+  if (!equal.empty()) text += table("The same in A and B", {"what", "A and B"}, equal);
   return text;
 }
 
@@ -222,35 +222,49 @@ HeatFigure norm_figure(const PageSide& side, const SourceAnswers& answers, const
   return figure;
 }
 
-enum class Measure { Largest, Rms };
+/// A figure of all that differs of an expert.
+struct Measure {
+  std::string_view title;
+  std::string_view about;
+  double (*value)(const ElementDiff&);
+};
 
-/// The largest max_abs of each expert, or the RMS of all its elements. Where only some tensors were compared, what did
-/// not differ may not have been compared.
-HeatFigure difference_figure(const PageSide& side, const Diff& diff, bool is_of_some, Measure measure) {
-  HeatFigure figure{.title = measure == Measure::Largest ? "Largest difference" : "RMS of the difference",
-                    .about = fmt::format(
-                        "{} difference of an element between A and B, over an expert's gate, up and down, "
-                        "biases and optimizer state included. Hatched: only in one of them, or "
-                        "without numbers.",
-                        measure == Measure::Largest ? "The largest absolute" : "The root of the mean of the squared"),
+constexpr Measure kMeasures[] = {
+    {"Largest difference", "The largest absolute difference of an element between A and B",
+     [](const ElementDiff& found) { return found.max_abs; }},
+    {"RMS of the difference", "The root of the mean of the squared difference of an element between A and B",
+     [](const ElementDiff& found) { return found.rms(); }},
+    {"Relative norm", "The norm of A - B over the norm of A",
+     [](const ElementDiff& found) { return found.relative_norm(); }},
+    {"1 - cosine", "What the cosine of the angle between A and B lacks to 1: 0 where they have one direction",
+     [](const ElementDiff& found) { return 1 - found.cosine(); }}};
+
+/// Where only some tensors were compared, what did not differ may not have been compared.
+HeatFigure difference_figure(const PageSide& side, const Diff& diff, bool is_of_some, const Measure& measure) {
+  HeatFigure figure{.title = std::string(measure.title),
+                    .about = fmt::format("{}, over what differs of an expert's gate, up and down, biases and optimizer "
+                                         "state included. Hatched: only in one of them, or without numbers.",
+                                         measure.about),
                     .rows = empty_rows(side.inspection, 0),
                     .is_difference = true};
   if (is_of_some)
     figure.about += " Only some tensors were compared; an expert without a difference in them is hatched, too.";
-  std::map<const double*, std::pair<double, double>> sums;
+  std::map<const double*, ElementDiff> sums;
   for (const TensorDiff& tensor : diff.tensors) {
     HeatRow* const row = tensor.expert >= 0 ? row_of(figure.rows, tensor.layer) : nullptr;
     if (row == nullptr || tensor.expert >= std::ssize(row->values)) continue;
     double& value = row->values[static_cast<std::size_t>(tensor.expert)];
-    auto& [squares, count] = sums[&value];
+    ElementDiff& sum = sums[&value];
     if (!tensor.elements || !tensor.has_numbers || std::isnan(value)) {
       value = std::numeric_limits<double>::quiet_NaN();
       continue;
     }
-    squares += tensor.elements->sum_squares;
-    count += static_cast<double>(tensor.elements->elements);
-    value = measure == Measure::Largest ? std::max(value, tensor.elements->max_abs) : std::sqrt(squares / count);
+    append(sum, *tensor.elements);
   }
+  for (HeatRow& row : figure.rows)
+    for (double& value : row.values)
+      if (const auto sum = sums.find(&value); sum != sums.end() && !std::isnan(value))
+        value = measure.value(sum->second);
   if (is_of_some)
     for (HeatRow& row : figure.rows)
       for (double& value : row.values)
@@ -408,7 +422,7 @@ HtmlReport html_report(const std::filesystem::path& path_a, const std::optional<
   std::vector<HeatFigure> figures;
   if (path_b) {
     report.diff = diff(path_a, *path_b, {options.a, options.b, options.tensors}, run);
-    for (const Measure measure : {Measure::Largest, Measure::Rms})
+    for (const Measure& measure : kMeasures)
       figures.push_back(difference_figure(a, *report.diff, !options.tensors.empty(), measure));
     if (options.forward) {
       VerifyOptions forward;
@@ -427,9 +441,9 @@ HtmlReport html_report(const std::filesystem::path& path_a, const std::optional<
   if (report.diff)
     content += fmt::format("<p>A is {}, B is {}.</p>\n", html_name(a.path), html_name(b->path)) +
                verdict_sentence(*report.diff);
-  content += section("summary", "What it is, and what loads it", summary_table(sides));
   for (const PageSide* side : sides)
     content += paragraphs(side->inspection.warnings, "Warning") + paragraphs(side->inspection.problems, "Problem");
+  content += section("summary", "What it is, and what loads it", summary_table(sides));
   content += section("rows", "How the rows of FC1 lie", pictures(sides));
   if (!figures.empty())
     content += section(

@@ -24,38 +24,76 @@ constexpr std::size_t kMostCells = 8000;
 constexpr std::array<std::string_view, 16> kLevels = {"a", "b", "c", "d", "e", "f",  "g2", "h",
                                                       "i", "j", "k", "l", "m", "n2", "o",  "p"};
 
+/// What a reader chooses how colours follow values: a word of ids and custom properties, the prefix of its classes, and
+/// its name. The first is shown until another is chosen.
+struct HeatColouring {
+  std::string_view id;
+  std::string_view prefix;
+  std::string_view name;
+};
+constexpr std::array<HeatColouring, 3> kColourings = {
+    {{"log", "", "logarithmic"}, {"linear", "q", "linear"}, {"each", "r", "linear in each layer"}}};
+
 /// The values that the colours stand for.
 struct HeatScale {
   double least = 0;
   double most = 0;
-  bool logarithmic = false;
 
-  std::size_t level(double value) const {
-    if (most <= least) return kLevels.size() / 2;
+  void add(const HeatRow& row) {
+    for (const double value : row.values) {
+      if (!std::isfinite(value) || value <= 0) continue;
+      least = most > 0 ? std::min(least, value) : value;
+      most = std::max(most, value);
+    }
+  }
+
+  std::string_view level(double value, bool logarithmic) const {
+    if (most <= least) return kLevels[kLevels.size() / 2];
     const double share =
         logarithmic ? std::log(value / least) / std::log(most / least) : (value - least) / (most - least);
-    return static_cast<std::size_t>(std::lround(std::clamp(share, 0.0, 1.0) * static_cast<double>(kLevels.size() - 1)));
+    return kLevels[static_cast<std::size_t>(
+        std::lround(std::clamp(share, 0.0, 1.0) * static_cast<double>(kLevels.size() - 1)))];
   }
 };
 
 HeatScale scale_of(const HeatFigure& figure) {
-  HeatScale scale{.logarithmic = figure.is_difference};
-  bool any = false;
-  for (const HeatRow& row : figure.rows)
-    for (const double value : row.values) {
-      if (!std::isfinite(value) || (figure.is_difference && value <= 0)) continue;
-      scale.least = any ? std::min(scale.least, value) : value;
-      scale.most = any ? std::max(scale.most, value) : value;
-      any = true;
-    }
+  HeatScale scale;
+  for (const HeatRow& row : figure.rows) scale.add(row);
   return scale;
 }
 
-std::string_view cell_class(const HeatFigure& figure, const HeatScale& scale, double value) {
+/// One class of each colouring.
+std::string cell_classes(const HeatFigure& figure, const HeatScale& whole, const HeatScale& row, double value) {
   if (std::isnan(value)) return "x";
-  if (std::isinf(value)) return kLevels.back();
   if (figure.is_difference && value == 0) return "z";
-  return kLevels[scale.level(value)];
+  std::string classes;
+  for (const HeatColouring& colouring : kColourings) {
+    const HeatScale& scale = colouring.id == "each" ? row : whole;
+    classes += fmt::format("{}{}{}", classes.empty() ? "\"" : " ", colouring.prefix,
+                           std::isinf(value) ? kLevels.back() : scale.level(value, colouring.id == "log"));
+  }
+  return classes + "\"";
+}
+
+/// A property that is empty lets what follows it through; one that is `initial` makes the declaration invalid, so that
+/// the colour of the next colouring is taken. Cells inherit it: to look for the checked button from each of them takes
+/// longer than all the rest.
+std::string colour_rules() {
+  std::string text, others;
+  for (const HeatColouring& colouring : kColourings) {
+    std::string chosen;
+    for (const HeatColouring& any : kColourings)
+      chosen += fmt::format(" --is-{}: {};", any.id, any.id == colouring.id ? "" : "initial");
+    text += colouring.prefix.empty() ? fmt::format(".heat, .heat .scale {{{} }}\n", chosen)
+                                     : fmt::format(".heat:has(#{}:checked) {{{} }}\n", colouring.id, chosen);
+  }
+  for (const HeatColouring& colouring : kColourings)
+    for (const std::string_view level : kLevels)
+      text += fmt::format(".{0}{1} {{ --of-{2}: var(--is-{2}) var(--level-{1}); --on-{2}: var(--is-{2}) {3}; }}\n",
+                          colouring.prefix, level, colouring.id, level < "h" ? "#fff" : "#000");
+  return text +
+         ".heat td, .heat i { background: var(--of-log, var(--of-linear, var(--of-each))); color: var(--on-log, "
+         "var(--on-linear, var(--on-each))); }\n";
 }
 
 /// Every so many experts have their number above the map.
@@ -77,15 +115,17 @@ std::size_t experts_of(const HeatFigure& figure) {
 
 std::string cells(const HeatFigure& figure, const HeatScale& scale) {
   constexpr int kMapWidth = 1080, kLabelWidth = 64;
+  constexpr int kWidestCell = 96;
   const std::size_t experts = experts_of(figure);
   const int width = std::clamp(kMapWidth / static_cast<int>(std::max<std::size_t>(1, experts)), 3, 40);
   const int height = std::clamp(480 / static_cast<int>(std::max<std::size_t>(1, figure.rows.size())), 9, 26);
   const std::size_t step = heading_step(experts, width);
   std::string text = fmt::format(
       "<div class=\"wide\" role=\"region\" tabindex=\"0\" aria-label=\"{}\"><table class=\"cells silent\" "
-      "style=\"width:{}px\"><caption>{}</caption>\n<thead><tr><th scope=\"col\" class=\"n\" "
+      "style=\"min-width:{}px;max-width:{}px\"><caption>{}</caption>\n<thead><tr><th scope=\"col\" class=\"n\" "
       "style=\"width:{}px\">layer</th>",
       html(figure.title + " by layer and expert"), kLabelWidth + width * static_cast<int>(experts),
+      kLabelWidth + kWidestCell * static_cast<int>(experts),
       html(figure.title + ": rows are layers, columns are experts"), kLabelWidth);
   for (std::size_t e = 0; e < experts; ++e)
     text += fmt::format("<th scope=\"col\"{}>{}</th>", e % step == 0 ? " class=\"n\"" : "", e);
@@ -94,11 +134,14 @@ std::string cells(const HeatFigure& figure, const HeatScale& scale) {
     // What is shown under the pointer is the style sheet's; a label that could end its text is left out there.
     const bool is_plain =
         std::ranges::all_of(row.layer, [](unsigned char c) { return std::isalnum(c) != 0 || c == '.'; });
-    text += fmt::format("<tr style=\"height:{}px{}\"><th scope=\"row\">{}</th>", height,
-                        is_plain ? fmt::format(";--layer:'layer {}, '", row.layer) : "", html(row.layer));
+    HeatScale own;
+    own.add(row);
+    const bool is_equal = figure.is_difference && std::ranges::all_of(row.values, [](double x) { return x == 0; });
+    text += fmt::format("<tr{} style=\"height:{}px{}\"><th scope=\"row\">{}</th>", is_equal ? " class=\"same\"" : "",
+                        height, is_plain ? fmt::format(";--layer:'layer {}, '", row.layer) : "", html(row.layer));
     std::size_t expert = 0;
     for (const double value : row.values)
-      text += fmt::format("<td class={}><b{}>{}</b>", cell_class(figure, scale, value),
+      text += fmt::format("<td class={}><b{}>{}</b>", cell_classes(figure, scale, own, value),
                           2 * expert++ >= experts ? " class=r" : "", heat_number(value));
     text += "\n";
   }
@@ -111,13 +154,17 @@ std::string legend(const HeatFigure& figure, const HeatScale& scale) {
     return fmt::format(
         "{}<span class=\"scale\"><i class=\"z\"></i></span> equal <span class=\"scale\"><i class=\"{}\"></i>"
         "</span> {}</p>\n",
-        text, kLevels[scale.level(scale.most)], heat_number(scale.most));
+        text, scale.level(scale.most, false), heat_number(scale.most));
   if (figure.is_difference) text += "<span class=\"scale\"><i class=\"z\"></i></span> equal";
   if (scale.most > 0) {
+    const auto end = [](double value, std::string_view of_each) {
+      return fmt::format("<span class=\"whole\">{}</span><span class=\"own\">{} of its layer</span>",
+                         heat_number(value), of_each);
+    };
     text +=
-        fmt::format("<span class=\"ramp\">{} <span class=\"scale\" aria-hidden=\"true\">", heat_number(scale.least));
+        fmt::format("<span class=\"ramp\">{} <span class=\"scale\" aria-hidden=\"true\">", end(scale.least, "least"));
     for (const std::string_view level : kLevels) text += fmt::format("<i class=\"{}\"></i>", level);
-    text += fmt::format("</span> {}</span>{}", heat_number(scale.most), scale.logarithmic ? " logarithmic" : "");
+    text += fmt::format("</span> {}</span>", end(scale.most, "largest"));
   }
   return text + "</p>\n";
 }
@@ -247,6 +294,12 @@ i64 count_in(const ByteCounts& counts, const std::string& name) {
   return found == counts.end() ? 0 : found->second;
 }
 
+std::string choice(std::string_view type, std::string_view name, std::string_view id, std::string_view text,
+                   bool checked) {
+  return fmt::format("<span class=\"choice\"><input type=\"{}\" {} id=\"{}\"{}> <label for=\"{}\">{}</label></span>\n",
+                     type, name, id, checked ? " checked" : "", id, text);
+}
+
 }  // namespace
 
 std::string heat_number(double value) {
@@ -258,15 +311,16 @@ std::string heat_maps(const std::vector<HeatFigure>& figures) {
   std::string text = "<div class=\"heat\">\n<style>\n";
   for (std::size_t i = 0; i < figures.size(); ++i)
     text += fmt::format(".heat:has(#figure{}:checked) .map:not(#map{}) {{ display: none; }}\n", i, i);
-  text += "</style>\n<form><fieldset><legend>What is shown</legend>\n";
+  text += colour_rules() + "</style>\n<form><fieldset><legend>What is shown</legend>\n";
   for (std::size_t i = 0; i < figures.size(); ++i)
-    text += fmt::format(
-        "<span class=\"choice\"><input type=\"radio\" name=\"figure\" id=\"figure{}\"{}> <label "
-        "for=\"figure{}\">{}</label></span>\n",
-        i, i == 0 ? " checked" : "", i, html(figures[i].title));
-  text +=
-      "<br><input type=\"checkbox\" id=\"numbers\"> <label for=\"numbers\">numbers in the cells</label>"
-      "</fieldset></form>\n";
+    text += choice("radio", "name=\"figure\"", fmt::format("figure{}", i), html(figures[i].title), i == 0);
+  text += "</fieldset>\n<fieldset><legend>Colours</legend>\n";
+  for (const HeatColouring& colouring : kColourings)
+    text += choice("radio", "name=\"colours\"", colouring.id, colouring.name, colouring.prefix.empty());
+  text += "</fieldset>\n<fieldset><legend>Cells</legend>\n" + choice("checkbox", "", "numbers", "with numbers", false);
+  if (std::ranges::any_of(figures, &HeatFigure::is_difference))
+    text += choice("checkbox", "", "unequal", "only layers that differ", false);
+  text += "</fieldset></form>\n";
   for (std::size_t i = 0; i < figures.size(); ++i) {
     const HeatScale scale = scale_of(figures[i]);
     text += fmt::format("<div class=\"map{}\" id=\"map{}\">\n<p>{} Rows are layers, columns are experts.</p>\n",

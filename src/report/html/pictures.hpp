@@ -22,7 +22,7 @@ struct HeatFigure {
   /// A sentence about what it is.
   std::string about;
   std::vector<HeatRow> rows;
-  /// A difference: 0 is its own colour, and the scale is logarithmic.
+  /// Says that 0 means equal, which has its own colour.
   bool is_difference = false;
 };
 
