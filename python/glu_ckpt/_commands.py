@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
+    from . import results
     from ._options import (
         CheckOptions,
         ConvertOptions,
@@ -48,7 +49,7 @@ def _word(value: Any) -> str:
     return os.fsdecode(value) if isinstance(value, (str, bytes, os.PathLike)) else str(value)
 
 
-def _option_words(command: str, options: dict[str, Any]) -> list[str]:
+def _option_words(command: str, options: Any) -> list[str]:
     words = []
     for name, value in options.items():
         if name in _NOT_HERE:
@@ -73,7 +74,7 @@ def _warn(sentence: str) -> None:
     warnings.warn(sentence, CheckpointWarning, stacklevel=4)
 
 
-def run(command: str, paths: list[PathLike], options: dict[str, Any], progress: Progress | None = None) -> dict[str, Any]:
+def run(command: str, paths: list[PathLike], options: Any, progress: Progress | None = None) -> Any:
     """Runs a command on paths and returns its JSON object."""
     import json
 
@@ -83,7 +84,7 @@ def run(command: str, paths: list[PathLike], options: dict[str, Any], progress: 
     return json.loads(_core.run_command([os.fsencode(word) for word in words], progress, _warn))
 
 
-def inspect(path: PathLike, **options: Unpack[InspectOptions]) -> dict[str, Any]:
+def inspect(path: PathLike, **options: Unpack[InspectOptions]) -> results.Inspection:
     """Says what a checkpoint is: format, layout, layers, experts, shapes, dtypes, problems. Reads headers only.
 
     Raises Error where the layout is not recognized; its `result` has what could be told.
@@ -93,7 +94,7 @@ def inspect(path: PathLike, **options: Unpack[InspectOptions]) -> dict[str, Any]
 
 def plan(
     src: PathLike, dst: PathLike, *, progress: Progress | None = None, **options: Unpack[ConvertOptions]
-) -> dict[str, Any]:
+) -> results.Plan:
     """Says what `convert` would do, and writes nothing: bytes, peak memory, disk needed.
 
     Raises Error where `convert` would refuse; its `result` has the refusals.
@@ -103,7 +104,7 @@ def plan(
 
 def convert(
     src: PathLike, dst: PathLike, *, progress: Progress | None = None, **options: Unpack[ConvertOptions]
-) -> dict[str, Any]:
+) -> results.Conversion:
     """Writes the checkpoint at `src` to `dst` in another layout, verified.
 
     `dst` is absent or complete at every instant; work in progress lies in `dst` + ".partial". `progress` is called with
@@ -116,7 +117,7 @@ def convert(
 
 def verify(
     a: PathLike, b: PathLike, *, progress: Progress | None = None, **options: Unpack[VerifyOptions]
-) -> dict[str, Any]:
+) -> results.Verdict:
     """Compares two checkpoints, in whatever layouts: are they the same model? The answer is `["equal"]`.
 
     A difference is a result, not an error.
@@ -124,8 +125,8 @@ def verify(
     return run("verify", [a, b], options, progress)
 
 
-class Report(dict):  # type: ignore[type-arg]
-    """What `report` returns; a notebook shows the page."""
+class _Page(dict):  # type: ignore[type-arg]
+    """A result that a notebook shows as the page."""
 
     def _repr_html_(self) -> str:
         import html
@@ -142,7 +143,7 @@ def report(
     html: PathLike | None = None,
     progress: Progress | None = None,
     **options: Unpack[ReportOptions],
-) -> Report:
+) -> results.Report:
     """Writes one page about a checkpoint, or about how two differ, to the file `html`. It needs no other file.
 
     The result has `output`, `bytes` and, where there is a `b`, `equal`; a notebook shows it as the page. Without `html`
@@ -152,10 +153,11 @@ def report(
         import tempfile
 
         html = os.path.join(tempfile.mkdtemp(prefix="glu_ckpt-"), "report.html")
-    return Report(run("report", [a] if b is None else [a, b], {"html": html, **options}, progress))
+    page: Any = _Page(run("report", [a] if b is None else [a, b], {"html": html, **options}, progress))
+    return page
 
 
-def digest(path: PathLike, *, progress: Progress | None = None, **options: Unpack[DigestOptions]) -> dict[str, Any]:
+def digest(path: PathLike, *, progress: Progress | None = None, **options: Unpack[DigestOptions]) -> results.Digest:
     """One fingerprint, the same for every layout of the same weights: `["digest"]`. Reads everything.
 
     Raises Error ("record-contradicts") where the checkpoint's own record says another.
@@ -163,7 +165,7 @@ def digest(path: PathLike, *, progress: Progress | None = None, **options: Unpac
     return run("digest", [path], options, progress)
 
 
-def check(path: PathLike, *, progress: Progress | None = None, **options: Unpack[CheckOptions]) -> dict[str, Any]:
+def check(path: PathLike, *, progress: Progress | None = None, **options: Unpack[CheckOptions]) -> results.Check:
     """Reads everything and compares it with the checkpoint's own record and checksums. The answer is `["ok"]`.
 
     With `strict`, a checkpoint of which nothing says what the data should be is not ok.
@@ -171,7 +173,7 @@ def check(path: PathLike, *, progress: Progress | None = None, **options: Unpack
     return run("check", [path], options, progress)
 
 
-def stamp(path: PathLike, **options: Unpack[StampOptions]) -> dict[str, Any]:
+def stamp(path: PathLike, **options: Unpack[StampOptions]) -> results.Stamp:
     """Records in a checkpoint a layout that its owner knows and the files do not say."""
     return run("stamp", [path], options)
 

@@ -17,7 +17,12 @@ from ._error import Error
 # Type checkers take it for true (see _commands.py).
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TypeVar
+    from typing import Any, TypeVar, overload
+
+    from typing_extensions import Unpack
+
+    from . import results
+    from ._options import DiffOptions, PathLike, Progress
 
     _Tensor = TypeVar("_Tensor")
 
@@ -206,7 +211,18 @@ def grouped_mlp(
     return out
 
 
-def diff(a: Any, b: Any, *, stream: Any = None, progress: Any = None, **options: Any) -> dict[str, Any]:
+if TYPE_CHECKING:
+
+    @overload
+    def diff(
+        a: PathLike, b: PathLike, *, progress: Progress | None = None, **options: Unpack[DiffOptions]
+    ) -> results.Diff: ...
+
+    @overload
+    def diff(a: Any, b: Any, *, stream: Any = None) -> results.ElementsDiff: ...
+
+
+def diff(a: Any, b: Any, *, stream: Any = None, progress: Any = None, **options: Any) -> Any:
     """What differs between two tensors, or between two checkpoints where `a` and `b` are paths.
 
     Two tensors of one shape, dtype and device: {"equal", "elements", "differing", "first", "max_abs", "max_rel",

@@ -1,4 +1,4 @@
-# docs/json.md names every field that commands print.
+# docs/json.md names every field that commands print, and glu_ckpt.results types them.
 json_fields() {
   local hf=$TESTDATA/whole/qwen3_moe/hf work=$WORK/fields name
   mkdir -p "$work"
@@ -18,6 +18,10 @@ json_fields() {
   printed convert 0 convert "$hf" "$work/out" --to megatron --manifest sha256
   printed verify 1 verify "$hf" "$work/b"
   printed verify 0 verify "$hf" "$hf" --forward
+  printed verify 1 verify "$hf" "$TESTDATA/hf/gpt_oss"
+  printed diff 1 diff "$hf" "$TESTDATA/hf/gpt_oss"
+  printed inspect 0 inspect "$TESTDATA/whole/llama3/hf"
+  printed inspect 0 inspect "$TESTDATA/quantized/mxfp4_gpt_oss"
   printed diff 1 diff "$hf" "$work/b"
   printed digest 0 digest "$hf"
   printed digest 0 digest "$hf" "$work/b"
@@ -55,5 +59,6 @@ for line in open(sys.argv[1]):
 fault = {command: sorted(found - documented[command] - shared) for command, found in printed.items()}
 assert not any(fault.values()), f"not in the page: {fault}"
 PY
+  check "glu_ckpt.results types what is printed" python3 "$HERE/typed_results.py" "$HERE/../../python/glu_ckpt/results.py" "$work/all"
   rm -rf "$work"
 }

@@ -52,7 +52,7 @@ if ((${#found[@]} > 0)); then
     venv=$work/venv-$(basename "$(dirname "$(dirname "$python")")")-$RANDOM
     fresh_venv "$venv" "$python" "$wheel"
     # The wheel came without an index; what tests it does not.
-    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --timeout 20 pytest numpy 2>"$work/why" || skip
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --timeout 20 pytest numpy mypy 2>"$work/why" || skip
     run_tests "$venv/bin/python" "without torch" "$@"
   done
 fi
