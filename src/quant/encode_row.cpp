@@ -43,11 +43,39 @@ float epsilon_of(Dtype dtype) { return dtype == Dtype::BF16 ? 0x1p-7F : 0x1p-23F
 float not_zero(float scale, Dtype dtype) { return scale == 0 ? epsilon_of(dtype) : scale; }
 
 u32 bits_as(Dtype dtype, float scale) {
-  if (dtype == Dtype::BF16) return std::bit_cast<u32>(scale) >> 16;
-  return dtype == Dtype::F8_E4M3 ? fp8_code(scale, kE4m3) : std::bit_cast<u32>(scale);
+  return dtype == Dtype::BF16 ? std::bit_cast<u32>(scale) >> 16 : std::bit_cast<u32>(scale);
 }
 
-float rounded_e4m3(float value) { return fp8_decoded(fp8_code(value, kE4m3), kE4m3); }
+/// Values are compared without branches, so that a compiler takes many at a time.
+[[gnu::always_inline]] inline u32 choose_bits(bool condition, u32 then, u32 other) {
+  const u32 mask = condition ? ~u32{0} : 0;
+  return (then & mask) | (other & ~mask);
+}
+
+/// To bf16 and back, to nearest even; `bits` are of no NaN.
+[[gnu::always_inline]] inline u32 through_bf16(u32 bits) { return (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff'0000; }
+
+/// E4M3 of a finite number, to nearest even; 448 where it is more.
+[[gnu::always_inline]] inline u32 e4m3_of(u32 bits) {
+  const u32 magnitude = bits & ~kSign;
+  const u32 bounded = choose_bits(magnitude > 0x43e0'0000, 0x43e0'0000, magnitude);
+  const u32 normal = ((bounded + 0x7'ffff + (bounded >> 20 & 1)) >> 20) - (120U << 3);
+  // Beside 2^14 a float has the steps of subnormal codes, 2^-9.
+  const u32 subnormal = std::bit_cast<u32>(std::bit_cast<float>(bounded) + 0x1p14F) - std::bit_cast<u32>(0x1p14F);
+  return choose_bits(bounded < 0x3c80'0000, subnormal, normal) | (bits >> 24 & 0x80);
+}
+
+/// The value of a code without a sign.
+[[gnu::always_inline]] inline float value_of_e4m3(u32 code) {
+  const u32 subnormal = std::bit_cast<u32>(static_cast<float>(static_cast<int>(code)) * 0x1p-9F);
+  return std::bit_cast<float>(choose_bits(code < 8, subnormal, (code + (120U << 3)) << 20));
+}
+
+/// The scale of a cell: the bits that are stored, and the number that weights are multiplied with, or divided by.
+struct CellScale {
+  u32 stored = 0;
+  float factor = 1;
+};
 
 }  // namespace
 
@@ -91,64 +119,86 @@ float second_scale(const EncoderRow& row, float greatest, Dtype dtype) {
   return round_to(kMost * round_to(1 / greatest, dtype), dtype);
 }
 
-CellScale cell_scale(const Encoder& encoder, float greatest, Dtype dtype, float second) {
+void cell_scales(const Encoder& encoder, std::span<const float> greatest_of_cells, Dtype dtype, float second,
+                 u32* stored, float* factors) {
   const EncoderRow& row = encoder.row;
+  // The rule is chosen once, not for each cell.
+  const auto each = [&](auto scale_of) {
+    for (std::size_t i = 0; i < greatest_of_cells.size(); ++i) {
+      const CellScale scale = scale_of(greatest_of_cells[i]);
+      stored[i] = scale.stored;
+      factors[i] = scale.factor;
+    }
+  };
   const auto of_power = [&](u32 byte) { return CellScale{byte, inverse_power(byte, row.least)}; };
   const float most = encoder.codes == Codes::E2m1 ? 6 : kMaxE4m3;
-  const u32 bits = std::bit_cast<u32>(greatest);
   switch (row.rule) {
-    case ScaleRule::Slime: {
-      const float scale = std::max(greatest, round_to(1e-12F, dtype)) / kMaxE4m3;
-      return {std::bit_cast<u32>(scale), scale};
-    }
-    case ScaleRule::DeepGemm: {
-      const float scale = std::max(greatest, 1e-4F) / kMaxE4m3;
-      return {std::bit_cast<u32>(scale), 1 / scale};
-    }
-    case ScaleRule::DeepGemmPower: {
-      const u32 byte = std::clamp<u32>(power_up(std::max(greatest, 1e-4F) / kMaxE4m3), 1, 254);
-      return {std::bit_cast<u32>(power(byte)), power(254 - byte)};
-    }
+    case ScaleRule::Slime:
+      return each([&](float greatest) -> CellScale {
+        const float scale = std::max(greatest, round_to(1e-12F, dtype)) / kMaxE4m3;
+        return {std::bit_cast<u32>(scale), scale};
+      });
+    case ScaleRule::DeepGemm:
+      return each([&](float greatest) -> CellScale {
+        const float scale = std::max(greatest, 1e-4F) / kMaxE4m3;
+        return {std::bit_cast<u32>(scale), 1 / scale};
+      });
+    case ScaleRule::DeepGemmPower:
+      return each([&](float greatest) -> CellScale {
+        const u32 byte = std::clamp<u32>(power_up(std::max(greatest, 1e-4F) / kMaxE4m3), 1, 254);
+        return {std::bit_cast<u32>(power(byte)), power(254 - byte)};
+      });
     case ScaleRule::Transformers:
-    case ScaleRule::TransformersPower: {
-      const float inverse = greatest > 0 ? kMaxE4m3 * (1 / greatest) : 1;
-      const float scale = 1 / inverse;
-      if (row.rule == ScaleRule::Transformers) return {std::bit_cast<u32>(scale), inverse};
-      const u32 byte = power_up(std::max(scale, 0x1p-126F));
-      return {byte, power(254 - byte)};
-    }
+    case ScaleRule::TransformersPower:
+      return each([&](float greatest) -> CellScale {
+        const float inverse = greatest > 0 ? kMaxE4m3 * (1 / greatest) : 1;
+        const float scale = 1 / inverse;
+        if (row.rule == ScaleRule::Transformers) return {std::bit_cast<u32>(scale), inverse};
+        const u32 byte = power_up(std::max(scale, 0x1p-126F));
+        return {byte, power(254 - byte)};
+      });
     case ScaleRule::CompressedTensors:
-    case ScaleRule::ModelOpt: {
-      float scale = round_to(greatest / kMaxE4m3, dtype);
-      if (row.rule == ScaleRule::CompressedTensors) scale = not_zero(scale, dtype);
-      return {bits_as(dtype, scale), scale};
-    }
-    case ScaleRule::PowerUp: return of_power(power_up(greatest / most));
+    case ScaleRule::ModelOpt:
+      return each([&](float greatest) -> CellScale {
+        float scale = round_to(greatest / kMaxE4m3, dtype);
+        if (row.rule == ScaleRule::CompressedTensors) scale = not_zero(scale, dtype);
+        return {bits_as(dtype, scale), scale};
+      });
+    case ScaleRule::PowerUp: return each([&](float greatest) { return of_power(power_up(greatest / most)); });
     case ScaleRule::PowerFloor:
-    case ScaleRule::PowerRounded: {
-      // The exponent of the greatest code: 448 is 1.75 * 2^8, and 6 is 1.5 * 2^2. The rounded one is taken from the
-      // sixteen bits of BF16, and goes up from 1.75 on.
-      const u32 top = encoder.codes == Codes::E2m1 ? 2 : 8;
-      const u32 exponent = row.rule == ScaleRule::PowerFloor ? bits >> 23 : ((bits >> 16) + 32) >> 7;
-      return of_power(std::min<u32>(exponent - std::min(exponent, top), 254));
-    }
-    case ScaleRule::DeepGemmFp4: return of_power(std::clamp<u32>(power_up(std::max(greatest, 1e-4F) / most), 1, 254));
-    case ScaleRule::Nvfp4ModelOpt: {
-      const float whole = greatest / (6 * second);
-      const float scale = rounded_e4m3(whole == 0 ? 1 : std::clamp(whole, 0x1p-9F, kMaxE4m3));
-      return {bits_as(Dtype::F8_E4M3, scale), scale * second};
-    }
-    case ScaleRule::Nvfp4CompressedTensors: {
-      const float rounded = rounded_e4m3(std::min(second * round_to(greatest / 6, dtype), kMaxE4m3));
-      const float scale = rounded == 0 ? 0.125F : rounded;
-      return {bits_as(Dtype::F8_E4M3, scale), scale / second};
-    }
-    case ScaleRule::Int4: {
-      const float scale = not_zero(round_to(greatest / 7.5F, dtype), dtype);
-      return {bits_as(dtype, scale), scale};
-    }
+    case ScaleRule::PowerRounded:
+      return each([&](float greatest) -> CellScale {
+        // The exponent of the greatest code: 448 is 1.75 * 2^8, and 6 is 1.5 * 2^2. The rounded one is taken from the
+        // sixteen bits of BF16, and goes up from 1.75 on.
+        const u32 bits = std::bit_cast<u32>(greatest);
+        const u32 top = encoder.codes == Codes::E2m1 ? 2 : 8;
+        const u32 exponent = row.rule == ScaleRule::PowerFloor ? bits >> 23 : ((bits >> 16) + 32) >> 7;
+        return of_power(std::min<u32>(exponent - std::min(exponent, top), 254));
+      });
+    case ScaleRule::DeepGemmFp4:
+      return each([&](float greatest) {
+        return of_power(std::clamp<u32>(power_up(std::max(greatest, 1e-4F) / most), 1, 254));
+      });
+    case ScaleRule::Nvfp4ModelOpt:
+      return each([&](float greatest) -> CellScale {
+        const float whole = greatest / (6 * second);
+        const u32 least = std::bit_cast<u32>(std::max(whole, 0x1p-9F));
+        const u32 code = e4m3_of(choose_bits(whole == 0, std::bit_cast<u32>(1.0F), least));
+        return {code, value_of_e4m3(code) * second};
+      });
+    case ScaleRule::Nvfp4CompressedTensors:
+      return each([&](float greatest) -> CellScale {
+        constexpr u32 kEighth = 0x20;
+        const u32 code = e4m3_of(std::bit_cast<u32>(second * round_to(greatest / 6, dtype)));
+        const u32 not_zero_code = choose_bits(code == 0, kEighth, code);
+        return {not_zero_code, value_of_e4m3(not_zero_code) / second};
+      });
+    case ScaleRule::Int4:
+      return each([&](float greatest) -> CellScale {
+        const float scale = not_zero(round_to(greatest / 7.5F, dtype), dtype);
+        return {bits_as(dtype, scale), scale};
+      });
   }
-  return {};
 }
 
 namespace {
@@ -167,25 +217,6 @@ struct WeightBits<false> {
   using Type = u32 __attribute__((aligned(1), may_alias));
   [[gnu::always_inline]] static float widened(u32 bits) { return std::bit_cast<float>(bits); }
 };
-
-/// Values are compared without branches, so that a compiler takes many at a time.
-[[gnu::always_inline]] inline u32 choose_bits(bool condition, u32 then, u32 other) {
-  const u32 mask = condition ? ~u32{0} : 0;
-  return (then & mask) | (other & ~mask);
-}
-
-/// To bf16 and back, to nearest even; `bits` are of no NaN.
-[[gnu::always_inline]] inline u32 through_bf16(u32 bits) { return (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff'0000; }
-
-/// E4M3 of a finite number, to nearest even; 448 where it is more.
-[[gnu::always_inline]] inline u32 e4m3_of(u32 bits) {
-  const u32 magnitude = bits & ~kSign;
-  const u32 bounded = choose_bits(magnitude > 0x43e0'0000, 0x43e0'0000, magnitude);
-  const u32 normal = ((bounded + 0x7'ffff + (bounded >> 20 & 1)) >> 20) - (120U << 3);
-  // Beside 2^14 a float has the steps of subnormal codes, 2^-9.
-  const u32 subnormal = std::bit_cast<u32>(std::bit_cast<float>(bounded) + 0x1p14F) - std::bit_cast<u32>(0x1p14F);
-  return choose_bits(bounded < 0x3c80'0000, subnormal, normal) | (bits >> 24 & 0x80);
-}
 
 /// The least bits of a magnitude from which on it has the code 1, 2, ... of FP4, and what becomes of signs.
 struct Fp4Steps {
@@ -356,8 +387,7 @@ u32 nearest(double magnitude, std::span<const double> values, Ties ties) {
 u32 e4m3_by_search(float value) {
   static const std::vector<double> values = [] {
     std::vector<double> all;
-    for (u32 code = 0; code <= kE4m3.max_code; ++code)
-      all.push_back(static_cast<double>(fp8_decoded(static_cast<u8>(code), kE4m3)));
+    for (u32 code = 0; code <= kE4m3.max_code; ++code) all.push_back(static_cast<double>(value_of_e4m3(code)));
     return all;
   }();
   return nearest(std::fabs(static_cast<double>(value)), values, Ties::Even) | (std::signbit(value) ? 0x80 : 0);

@@ -30,15 +30,10 @@ Encoder find_encoder(std::string_view word, std::string_view program);
 /// Returns whether the program makes a second scale for each matrix.
 bool has_second_scale(const EncoderRow& row);
 
-/// The scale of a cell: the bits that are stored, and the number that weights are multiplied with, or divided by.
-struct CellScale {
-  u32 stored = 0;
-  float factor = 1;
-};
-
-/// `greatest` is the greatest magnitude of the cell, and finite; `dtype` that of the weights; `second` the second
-/// scale.
-CellScale cell_scale(const Encoder& encoder, float greatest, Dtype dtype, float second);
+/// Makes the scales of cells whose greatest magnitudes, finite ones, are `greatest`: the bits that are stored, and the
+/// factors that weights are multiplied with, or divided by. `dtype` is that of the weights; `second` the second scale.
+void cell_scales(const Encoder& encoder, std::span<const float> greatest, Dtype dtype, float second, u32* stored,
+                 float* factors);
 
 /// The second scale of a matrix, or of gate and up together, whose greatest magnitude is `greatest`.
 float second_scale(const EncoderRow& row, float greatest, Dtype dtype);

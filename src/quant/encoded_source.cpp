@@ -126,6 +126,26 @@ struct Errors {
   i64 weights = 0;
   i64 lost = 0;
 
+  /// Sums are kept apart for every fourth weight, so that a compiler takes many at a time.
+  void add_cell(std::span<const float> cell, std::span<const float> decoded, float greatest_weight) {
+    double sums[4] = {}, error_sums[4] = {}, most[4] = {};
+    const auto add_one = [&](std::size_t i, std::size_t lane) {
+      const double weight = static_cast<double>(cell[i]), error = static_cast<double>(decoded[i]) - weight;
+      sums[lane] += weight * weight;
+      error_sums[lane] += error * error;
+      most[lane] = std::max(most[lane], std::fabs(error));
+      lost += static_cast<i64>(cell[i] != 0) & static_cast<i64>(decoded[i] == 0);
+    };
+    std::size_t i = 0;
+    for (; i + 4 <= cell.size(); i += 4)
+      for (std::size_t lane = 0; lane < 4; ++lane) add_one(i + lane, lane);
+    for (; i < cell.size(); ++i) add_one(i, 0);
+    squares += sums[0] + sums[1] + sums[2] + sums[3];
+    error_squares += error_sums[0] + error_sums[1] + error_sums[2] + error_sums[3];
+    if (greatest_weight > 0)
+      greatest = std::max(greatest, std::ranges::max(most) / static_cast<double>(greatest_weight));
+  }
+
   void add(const Errors& other) {
     squares += other.squares;
     error_squares += other.error_squares;
@@ -161,7 +181,7 @@ class CellEncoder {
     for (i64 row = 0; row < rows_; ++row)
       raise_greatest(stored_.data() + row * cells_.stored_row_bytes(), cells_.cols(), dtype(), cells_.cell_cols(),
                      greatest_.data() + row / cells_.cell_rows() * cells_.grid_cols());
-    for (std::size_t i = 0; i < greatest_.size(); ++i) set_scale(i);
+    set_scales();
   }
 
   /// A turned matrix is read whole for each batch, so it is one.
@@ -199,20 +219,18 @@ class CellEncoder {
       put_codes(first_row_ + row, codes.data());
       widen_row(stored_.data() + row * cells_.stored_row_bytes(), dtype(), weights);
       const std::size_t first = static_cast<std::size_t>(row / cells_.cell_rows() * cells_.grid_cols());
-      for (i64 col = 0; col < cells_.cols(); ++col) {
-        const float factor = factors_[first + static_cast<std::size_t>(col / cells_.cell_cols())];
-        scales[static_cast<std::size_t>(col)] = encoder_.row.divides ? factor : factor == 0 ? 0 : 1 / factor;
+      for (i64 cell = 0; cell < cells_.grid_cols(); ++cell) {
+        const float factor = factors_[first + static_cast<std::size_t>(cell)];
+        const i64 begin = cell * cells_.cell_cols(), count = std::min(cells_.cell_cols(), cells_.cols() - begin);
+        std::fill_n(scales.begin() + begin, count, encoder_.row.divides ? factor : factor == 0 ? 0 : 1 / factor);
       }
       decode_row({encoder_.codes, codes.data(), cells_.cols(), scales.data()}, Dtype::F32,
                  reinterpret_cast<std::byte*>(decoded.data()));
-      for (i64 col = 0; col < cells_.cols(); ++col) {
-        const auto at = static_cast<std::size_t>(col);
-        const double weight = static_cast<double>(weights[at]), error = static_cast<double>(decoded[at]) - weight;
-        const double cell = static_cast<double>(greatest_[first + static_cast<std::size_t>(col / cells_.cell_cols())]);
-        errors.squares += weight * weight;
-        errors.error_squares += error * error;
-        if (cell > 0) errors.greatest = std::max(errors.greatest, std::fabs(error) / cell);
-        if (weight != 0 && decoded[at] == 0) ++errors.lost;
+      for (i64 cell = 0; cell < cells_.grid_cols(); ++cell) {
+        const auto begin = static_cast<std::size_t>(cell * cells_.cell_cols());
+        const std::size_t count = std::min(static_cast<std::size_t>(cells_.cell_cols()), weights.size() - begin);
+        errors.add_cell(std::span(weights).subspan(begin, count), std::span(decoded).subspan(begin, count),
+                        greatest_[first + static_cast<std::size_t>(cell)]);
       }
       errors.weights += cells_.cols();
     }
@@ -233,21 +251,21 @@ class CellEncoder {
                     matrix.data() + (col * cells_.rows() + first_row_ + row) * size, static_cast<std::size_t>(size));
   }
 
-  /// `at` counts the cells that were loaded.
-  void set_scale(std::size_t at) {
-    const float greatest = greatest_[at];
-    if (!std::isfinite(greatest)) fail_special(static_cast<i64>(at));
-    const CellScale scale = cell_scale(encoder_, greatest, dtype(), second_);
-    if (!std::isfinite(scale.factor) || (encoder_.row.divides && scale.factor == 0)) {
-      const i64 cell = static_cast<i64>(at) + first_row_ / cells_.cell_rows() * cells_.grid_cols();
-      fail(ErrorCode::NotExact, {{}, cells_.weight().name},
-           "'{}': the scale of [{}, {}], whose greatest weight is {}, would be {} as {} makes it, and its codes NaN; "
-           "--encode-as names another program",
-           cells_.weight().name, cell / cells_.grid_cols(), cell % cells_.grid_cols(), greatest,
-           encoder_.row.divides ? scale.factor : 1 / scale.factor, encoder_.row.program);
-    }
-    scales_[at] = scale.stored;
-    factors_[at] = scale.factor;
+  void set_scales() {
+    const auto is_special = [](float greatest) { return !std::isfinite(greatest); };
+    const auto special = std::ranges::find_if(greatest_, is_special);
+    if (special != greatest_.end()) fail_special(special - greatest_.begin());
+    cell_scales(encoder_, greatest_, dtype(), second_, scales_.data(), factors_.data());
+    const bool divides = encoder_.row.divides;
+    const auto makes_nan = [&](float factor) { return !std::isfinite(factor) || (divides && factor == 0); };
+    const auto bad = std::ranges::find_if(factors_, makes_nan);
+    if (bad == factors_.end()) return;
+    const i64 cell = bad - factors_.begin() + first_row_ / cells_.cell_rows() * cells_.grid_cols();
+    fail(ErrorCode::NotExact, {{}, cells_.weight().name},
+         "'{}': the scale of [{}, {}], whose greatest weight is {}, would be {} as {} makes it, and its codes NaN; "
+         "--encode-as names another program",
+         cells_.weight().name, cell / cells_.grid_cols(), cell % cells_.grid_cols(),
+         greatest_[static_cast<std::size_t>(bad - factors_.begin())], divides ? *bad : 1 / *bad, encoder_.row.program);
   }
 
   [[noreturn]] void fail_special(i64 cell) const {
