@@ -12,7 +12,7 @@ from ._grouped_linear import linear_with_buffers
 from ._grouped_mlp import check_order, is_gated, make_call, mlp_with_buffers
 from ._operands import check_dtype, check_tensor, listed, places_of
 from ._weight_grads import Buffers, MainGrads
-from .megatron import normalize_grouped_parameter_keys
+from .megatron import regroup
 
 
 class GroupedLinear(torch.nn.Module):
@@ -137,10 +137,7 @@ def _change_grouping(module: GroupedLinear, state: dict[str, Any], prefix: str, 
     no extra state, which Megatron-Core writes empty."""
     for number in ("", *range(module.num_gemms)):
         state.pop(f"{prefix}_extra_state{number}", None)
-    changed = normalize_grouped_parameter_keys(state, prefix, module, taken=_gathered)
-    for key in state.keys() - changed.keys():
-        del state[key]
-    state.update((key, changed[key]) for key in changed.keys() - state.keys())
+    regroup(state, prefix, module, _gathered)
 
 
 def _options_of(options: dict[str, Any]) -> tuple[Any, ...]:

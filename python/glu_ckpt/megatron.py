@@ -109,6 +109,16 @@ def normalize_grouped_parameter_keys(
     return made
 
 
+def regroup(
+    state: dict[str, Any], prefix: str, module: Any, taken: Callable[[Any], Any] = lambda tensor: tensor
+) -> None:
+    """`normalize_grouped_parameter_keys` where the state dict stands, as hooks of modules have to."""
+    changed = normalize_grouped_parameter_keys(state, prefix, module, taken=taken)
+    for key in state.keys() - changed.keys():
+        del state[key]
+    state.update((key, changed[key]) for key in changed.keys() - state.keys())
+
+
 def normalize_state_dict_for_grouped_params(
     state: Mapping[str, Any], named_modules: Iterable[tuple[str, Any]]
 ) -> dict[str, Any]:

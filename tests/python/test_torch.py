@@ -1,5 +1,6 @@
 """glu_ckpt.torch on the CPU: operators, torch.compile, gradients, state dicts."""
 
+import importlib.util
 import os
 import pathlib
 import subprocess
@@ -225,7 +226,9 @@ def test_what_is_not_loaded_is_not_permuted():
 
 
 def test_megatrons_own_model_and_checkpoints(tmp_path):
-    pytest.importorskip("megatron.core")
+    # Its import alone fails here, for it wants triton; megatron_on_cpu helps it over that.
+    if importlib.util.find_spec("megatron") is None:
+        pytest.skip("megatron-core is not installed")
     here = pathlib.Path(__file__).parent
     job = subprocess.run(
         [sys.executable, here / "megatron_hooks.py", tmp_path],
