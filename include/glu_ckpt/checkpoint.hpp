@@ -185,8 +185,8 @@ class Source {
   virtual const ContentCheck* content_check() const = 0;
   /// Returns null where tensors are in no files, or in pieces of them.
   virtual const FileBacked* file_backed() const = 0;
-  /// Numbers of the files, among info().files, that hold bytes of the tensor. None where a tensor is not shown as it is
-  /// stored: it may be made of others.
+  /// Numbers of the files, among info().files, that hold bytes of the tensor, or of those that it is made of. None
+  /// where that is not known, or where the tensor does not give back what they hold.
   virtual std::vector<u32> files_of(std::size_t /*tensor*/) const { return {}; }
 
   void read(std::size_t tensor, i64 offset, std::span<std::byte> out) const {
@@ -204,6 +204,9 @@ class Source {
   i64 file_bytes() const { return info().file_bytes(); }
   const Structure& structure() const { return info().structure; }
 };
+
+/// Source::files_of() of all of these tensors, sorted. None where it is none for one of them.
+std::vector<u32> files_of_all(const Source& source, const std::vector<std::size_t>& tensors);
 
 /// Opens a .safetensors, .pt, .pth or .bin file, a directory with shards (with or without an index), a
 /// Hugging Face snapshot of symlinks, a torch.distributed.checkpoint directory, or a Megatron `iter_*`

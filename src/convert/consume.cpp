@@ -7,6 +7,7 @@
 
 #include "convert/check_output.hpp"
 #include "convert/judge_copies.hpp"
+#include "convert/prove_pass.hpp"
 #include "core/fail.hpp"
 #include "core/readable.hpp"
 #include "io/directory.hpp"
@@ -136,9 +137,11 @@ void check_directory(const fs::path& directory) {
   refuse(directory.string(), "nothing can be removed from this directory: {}", std::strerror(errno));
 }
 
-void check_options(const Conversion& conversion, int ranks) {
-  const ConvertOptions& options = conversion.options;
-  const std::string name = conversion.input.string();
+}  // namespace
+
+void check_consuming_options(const fs::path& input, const ConvertOptions& options, int ranks) {
+  if (!options.consume_source) return;
+  const std::string name = input.string();
   const auto exclude = [&](bool is_given, std::string_view other, std::string_view why) {
     if (is_given) fail(ErrorCode::Usage, {name, {}}, "--consume-source and {} exclude one another: {}", other, why);
   };
@@ -147,7 +150,23 @@ void check_options(const Conversion& conversion, int ranks) {
   exclude(options.reflink == Reflink::Always, "--reflink always", "shared blocks are not freed");
   exclude(options.overwrite, "--overwrite", "the older output takes the room until the end; remove it first");
   exclude(ranks > 1, "MPI", "one process knows what the others have written only at the end");
+  const auto keep = [&](bool is_given, std::string_view option, std::string_view why) {
+    if (is_given) refuse(name, "with {} {}", option, why);
+  };
+  const SourceAnswers& from = options.from;
+  constexpr std::string_view kRest = "the rest of the model would be lost with its files";
+  keep(!from.layers.empty(), "--layers", kRest);
+  keep(!from.keep_experts.empty(), "--experts or --keep-experts", kRest);
+  keep(from.drop_mtp || from.drop_vision, "--drop", kRest);
+  keep(from.drop_optimizer, "--optimizer drop", "the optimizer's state would be lost with its files");
+  keep(!from.encode.empty(), "--encode", "the output has rounded weights, and those before rounding would be lost");
+  keep(from.allow_narrowing, "--allow-narrowing",
+       "the output has rounded weights, and those before rounding would be lost");
+  keep(!from.merge.empty(), "--merge", "the weights without the adapter would be lost");
+  keep(from.unpad, "--unpad", "all that is taken off is compared with zero whenever the files are opened");
 }
+
+namespace {
 
 /// Refuses what would not be in the output but goes with the files.
 void check_nothing_lost(const Conversion& conversion) {
@@ -157,8 +176,8 @@ void check_nothing_lost(const Conversion& conversion) {
   for (std::size_t t = 0; t < tensors.size(); ++t)
     if (source->files_of(t).empty())
       refuse(name,
-             "'{}' is not shown as it is stored (decoded, encoded, merged, a part of the model, or in another layout), "
-             "so that the output does not give back what the files hold",
+             "'{}' is made of others (filled in, or seen in another layout) so that nobody knows which files it is "
+             "from; convert without the option that asks for it",
              tensors[t].name);
   std::set<std::size_t> copies;
   for (const TensorCopy& copy : model.copies) copies.insert(copy.tensor);
@@ -215,9 +234,8 @@ void keep_source(const Conversion& conversion) {
   conversion.consumed->keep(paths);
 }
 
-void check_consumable(const Conversion& conversion, int ranks) {
+void check_consumable(const Conversion& conversion) {
   if (!conversion.options.consume_source) return;
-  check_options(conversion, ranks);
   const fs::path& input = conversion.input;
   if (link_kind(input) == PathKind::Symlink) refuse(input.string(), "it is a link to a checkpoint elsewhere");
   std::set<fs::path> directories;
@@ -251,27 +269,57 @@ Consumer::Consumer(const Conversion& conversion, const ExpectedOutput& expected,
 }
 
 void Consumer::begin(const std::vector<DoneRange>& earlier) {
-  std::vector<i64> left = all_bytes(conversion_);
-  for (const DoneRange& range : earlier) {
-    left[range.tensor] -= range.bytes();
-    Written& written = written_[range.tensor];
-    written.sums += range.sums;
-    written.bytes += range.bytes();
-  }
+  left_ = all_bytes(conversion_);
+  for (const DoneRange& range : earlier) add(range);
   if (conversion_.consumed->has_removed()) return;
-  const DiskRoom room = room_for(conversion_, left);
+  check_room();
+  rehearse_finish();
+  rehearse_reading();
+}
+
+void Consumer::check_room() const {
+  const DiskRoom room = room_for(conversion_, left_);
   if (!room.is_enough())
     fail(ErrorCode::NoSpace, {conversion_.output.string(), {}},
          "{}: {}, counting what files of the source free on the way; nothing was removed. {}",
          conversion_.output.string(), to_text(room), kMakeRoom);
 }
 
-void Consumer::count(const DoneRange& range) {
-  const std::lock_guard lock(mutex_);
-  unread_.push_back(range);
+/// Makes the output without its tensors, and opens it: its headers, names, configuration and other files.
+void Consumer::rehearse_finish() const {
+  constexpr std::string_view kRehearsalName = "rehearsal";
+  const fs::path directory = staging_.sink().source_file().parent_path() / kRehearsalName;
+  if (!make_directory(directory)) fail_errno(EEXIST, "create", directory);
+  {
+    OutputOptions options = output_options(conversion_, expected_.blank_record());
+    options.path = directory / output_name(conversion_.output).filename();
+    options.mode = OutputMode::Rehearse;
+    const std::unique_ptr<StagedOutput> trial = create_output(options, conversion_.plan.outputs);
+    trial->finish(expected_.blank_record());
+    (void)open_as_planned(conversion_, expected_, trial->staged_path());
+  }
+  if (const int error = remove_empty_directory(directory); error != 0) fail_errno(error, "remove", directory);
+}
+
+/// Reads all of a source whose bytes may be refused when they are read: its record says what they give, or they are
+/// codes with scales.
+void Consumer::rehearse_reading() const {
+  if (recorded_digest_of(conversion_.source).empty() && !conversion_.options.from.decode) return;
+  check_recorded(conversion_, digest_stage(conversion_.run, conversion_.source.model(), *conversion_.backend,
+                                           "reading source before its files go"));
+}
+
+void Consumer::add(const DoneRange& range) {
+  left_[range.tensor] -= range.bytes();
   Written& written = written_[range.tensor];
   written.sums += range.sums;
   written.bytes += range.bytes();
+}
+
+void Consumer::count(const DoneRange& range) {
+  const std::lock_guard lock(mutex_);
+  unread_.push_back(range);
+  add(range);
 }
 
 std::vector<std::vector<Task>> Consumer::steps(const std::vector<Task>& tasks) const {
@@ -288,7 +336,10 @@ void Consumer::end_step(std::size_t step) {
       free.push_back(file);
   if (!is_last && free.empty()) return;
   prove(step);
-  if (!is_last) remove(free);
+  if (is_last) return;
+  // Others may have filled the disk since.
+  if (!conversion_.consumed->has_removed()) check_room();
+  remove(free);
 }
 
 void Consumer::prove(std::size_t step) {

@@ -29,9 +29,13 @@ class SourceWatch {
 /// Ends the noting of what opening reads, once all of that is open.
 void keep_source(const Conversion& conversion);
 
+/// Refuses, where ConvertOptions::consume_source is given, what else is asked for and does not go with it. Throws
+/// SourceNeeded, Usage.
+void check_consuming_options(const std::filesystem::path& input, const ConvertOptions& options, int ranks);
+
 /// Refuses, where ConvertOptions::consume_source is given, sources that are not this user's alone to remove, those of
-/// which something would be lost, and outputs that could not be finished. Throws SourceNeeded, Usage.
-void check_consumable(const Conversion& conversion, int ranks);
+/// which something would be lost, and outputs that could not be finished. Throws SourceNeeded.
+void check_consumable(const Conversion& conversion);
 
 /// The room that the output needs while files of the source go, at the most.
 DiskRoom consuming_room(const Conversion& conversion);
@@ -44,8 +48,8 @@ class Consumer {
  public:
   Consumer(const Conversion& conversion, const ExpectedOutput& expected, const Staging& staging);
 
-  /// Takes what an earlier run wrote, and was read again. Throws NoSpace where the rest does not fit and nothing has
-  /// been removed yet.
+  /// Takes what an earlier run wrote, and was read again. Where nothing has been removed yet, sees that the output can
+  /// be finished: throws NoSpace where the rest does not fit, and whatever a finished output would be refused for.
   void begin(const std::vector<DoneRange>& earlier);
   /// Counts what was written. Thread safe.
   void count(const DoneRange& range);
@@ -63,6 +67,10 @@ class Consumer {
     i64 bytes = 0;
   };
 
+  void check_room() const;
+  void rehearse_finish() const;
+  void rehearse_reading() const;
+  void add(const DoneRange& range);
   void prove(std::size_t step);
   void prove_tensor(std::size_t tensor, const Written& written) const;
   void remove(const std::vector<std::size_t>& files);
@@ -76,6 +84,8 @@ class Consumer {
   std::vector<std::size_t> free_after_;
   std::mutex mutex_;
   std::map<std::size_t, Written> written_;
+  /// By output: bytes that are not written yet.
+  std::vector<i64> left_;
   std::vector<DoneRange> unread_;
 };
 

@@ -186,7 +186,10 @@ void open_ends(Conversion& conversion, const SourceOpener& open) {
 Conversion prepare(const std::filesystem::path& input, const std::filesystem::path& output,
                    const ConvertOptions& options, const RunOptions& run, CopyReading reading, Ranks& ranks,
                    ConsumedFiles* consumed) {
-  at_first_rank(ranks, [&] { check_output(input, output, options); });
+  at_first_rank(ranks, [&] {
+    check_output(input, output, options);
+    check_consuming_options(input, options, ranks.size());
+  });
   Conversion conversion{.input = input, .output = output, .options = options, .run = run, .consumed = consumed};
   together(ranks, [&] {
     // A GPU that was named opens while the source is read; for "auto" the plan decides.
@@ -212,7 +215,7 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
   settle_copies(conversion, reading, ranks);
   at_first_rank(ranks, [&] {
     check_parts(conversion, ranks.size());
-    check_consumable(conversion, ranks.size());
+    check_consumable(conversion);
   });
   return conversion;
 }

@@ -4,6 +4,7 @@
 
 #include "convert/check_output.hpp"
 #include "core/fail.hpp"
+#include "io/consumed_files.hpp"
 #include "io/directory.hpp"
 #include "verify/run_experts.hpp"
 #include "verify/sample_rows.hpp"
@@ -64,15 +65,6 @@ class Prover {
   }
 
  private:
-  /// Returns the answers that the output is recognized by where no config.json is beside it.
-  SourceAnswers named_config() const {
-    SourceAnswers answers;
-    answers.adapter_layout = "stored";
-    // The one that was named is that of the source as it is stored.
-    if (!conversion_.source.source->info().config_edit) answers.config_file = conversion_.options.from.config_file;
-    return answers;
-  }
-
   Digest digest_of(const Checkpoint& checkpoint, std::string_view title) const {
     return digest_stage(conversion_.run, checkpoint.model(), *conversion_.backend, title);
   }
@@ -94,14 +86,17 @@ class Prover {
     const Digest digest = passed && !is_doubtful
                               ? *passed
                               : digest_stage(conversion_.run, source, *conversion_.backend, "reading source again");
-    const std::string recorded = recorded_digest_of(conversion_.source);
-    if (!recorded.empty() && recorded != to_string(digest)) fail_contradicted(conversion_, recorded, to_string(digest));
+    check_recorded(conversion_, digest);
     if (written) check_digest(*written, digest);
     return {digest, written.has_value()};
   }
 
   /// Compares the source with what was read of it, for it may have been rewritten with its dates kept.
   void check_read_in_one_state(const std::optional<Digest>& digest) const {
+    if (conversion_.consumed != nullptr && conversion_.consumed->has_removed())
+      fail(ErrorCode::SourceChanged, {conversion_.input.string(), {}},
+           "{}: files that are left of it were written to while this run read them, or got other links or permissions",
+           conversion_.input.string());
     const Source& source = *conversion_.source.source;
     const auto states = [&] {
       std::vector<FileIdentity> all;
@@ -147,9 +142,7 @@ class Prover {
     if (std::holds_alternative<NothingShown>(shown)) return NotProved{};
     const bool readback = conversion_.options.proof == ProofMode::Readback;
     if (readback) drop_page_cache(staging_.sink().staged_path());
-    Checkpoint staged = open_checkpoint(staging_.sink().staged_path(), named_config());
-    take_as_own(conversion_.unlike_copies, staged.source->inventory(), staged.recognition);
-    check_opens_as_planned(staged);
+    const Checkpoint staged = open_as_planned(conversion_, expected_, staging_.sink().staged_path());
     if (readback) check_contents(conversion_.run, *staged.source, "checking checksums");
     if (const auto* by_clones = std::get_if<ClonesShown>(&shown)) return prove_by_sample(staged, *by_clones);
     const DigestShown& by_digest = std::get<DigestShown>(shown);
@@ -158,14 +151,6 @@ class Prover {
     if (conversion_.options.proof != ProofMode::Forward) return ProvedByDigest{readback};
     check_experts(staged);
     return ProvedByForward{};
-  }
-
-  void check_opens_as_planned(const Checkpoint& staged) const {
-    const std::string unlike =
-        first_unlike(expected_.model().shape(), {staged.source->inventory(), staged.recognition});
-    if (unlike.empty()) return;
-    fail(ErrorCode::VerifyFailed, {output_, {}},
-         "what was written opens as another model than was planned: {}. Nothing was kept; please report it", unlike);
   }
 
   /// Compares rows of all tensors that have clones, or that uncloned_agree() did not see whole, by the staged copy's
@@ -212,6 +197,26 @@ class Prover {
 };
 
 }  // namespace
+
+Checkpoint open_as_planned(const Conversion& conversion, const ExpectedOutput& expected,
+                           const std::filesystem::path& staged) {
+  SourceAnswers answers;
+  answers.adapter_layout = "stored";
+  // No config.json may be beside it. The one that was named is that of the source as it is stored.
+  if (!conversion.source.source->info().config_edit) answers.config_file = conversion.options.from.config_file;
+  Checkpoint found = open_checkpoint(staged, answers);
+  take_as_own(conversion.unlike_copies, found.source->inventory(), found.recognition);
+  const std::string unlike = first_unlike(expected.model().shape(), {found.source->inventory(), found.recognition});
+  if (!unlike.empty())
+    fail(ErrorCode::VerifyFailed, {conversion.output.string(), {}},
+         "what was written opens as another model than was planned: {}. Nothing was kept; please report it", unlike);
+  return found;
+}
+
+void check_recorded(const Conversion& conversion, const Digest& digest) {
+  const std::string recorded = recorded_digest_of(conversion.source);
+  if (!recorded.empty() && recorded != to_string(digest)) fail_contradicted(conversion, recorded, to_string(digest));
+}
 
 Published prove_and_publish(const Conversion& conversion, const ExpectedOutput& expected, const Staging& staging,
                             const ClonePlan& clones, const Moved& moved, Consumer* consumer) {

@@ -1,6 +1,7 @@
 /// The part of CheckpointInfo that is about files.
 
 #include <algorithm>
+#include <set>
 
 #include "core/fail.hpp"
 #include "format/checkpoint_files.hpp"
@@ -29,6 +30,16 @@ void check_unchanged(const CheckpointInfo& info) {
       fail(ErrorCode::SourceChanged, {name, {}}, "{}: was {} while this run read it; run again", name,
            now.ino == was.inode ? "written to" : "replaced");
   }
+}
+
+std::vector<u32> files_of_all(const Source& source, const std::vector<std::size_t>& tensors) {
+  std::set<u32> all;
+  for (const std::size_t tensor : tensors) {
+    const std::vector<u32> files = source.files_of(tensor);
+    if (files.empty()) return {};
+    all.insert(files.begin(), files.end());
+  }
+  return {all.begin(), all.end()};
 }
 
 bool has_status_as_opened(const CheckpointInfo& info) {

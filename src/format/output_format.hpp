@@ -13,8 +13,8 @@ namespace glu_ckpt {
 
 /// Create: a new output. Resume: what an earlier run with the same fingerprint left in the staging directory, else a
 /// new output. Join: the staging directory of another process of this run, which alone finishes and commits it.
-/// Part and Lead are StagedMode's.
-enum class OutputMode { Create, Resume, Join, Part, Lead };
+/// Part and Lead are StagedMode's. Rehearse: a new output whose tensors nobody writes, to see that it can be finished.
+enum class OutputMode { Create, Resume, Join, Part, Lead, Rehearse };
 
 /// A small file beside the tensors.
 struct SideFile {

@@ -24,7 +24,8 @@ namespace {
 
 StagedMode staged_mode(OutputMode mode) {
   switch (mode) {
-    case OutputMode::Create: return StagedMode::Create;
+    case OutputMode::Create:
+    case OutputMode::Rehearse: return StagedMode::Create;
     case OutputMode::Resume: return StagedMode::Resume;
     case OutputMode::Join: return StagedMode::Join;
     case OutputMode::Part: return StagedMode::Part;
@@ -95,6 +96,8 @@ StagedOutput::StagedOutput(const OutputOptions& options, const std::vector<Outpu
   put_beside_files_below();
   make_subdirectories(format_->directory());
   for (const TensorFile& file : planned_) open_file(file);
+  if (options_.mode == OutputMode::Rehearse)
+    for (std::size_t i = 0; i < crcs_.size(); ++i) (void)crcs_[i].add_sum(0, format_->crc_range(i).bytes, 0);
   if (staged_.resumed() && options_.mode != OutputMode::Part) remove_others();
 }
 
@@ -190,12 +193,13 @@ void StagedOutput::open_file(const TensorFile& file) {
   // Resume without an earlier run is a new output.
   const bool is_new = options_.mode == OutputMode::Resume && !staged_.resumed();
   // Cloned parts are not read, so the data of a file with clones have no checksum.
-  const bool reserves = !in_memory_ && !options_.consumes_source;
+  const bool has_data = options_.mode != OutputMode::Rehearse;
+  const bool reserves = has_data && !in_memory_ && !options_.consumes_source;
   const Space space = !reserves && file.space == Space::All ? Space::Never : file.space;
   OutputFileOptions options{file.bytes, file.header_bytes, space, nullptr, nullptr};
   if (file.space == Space::AsWritten)
     options.spool = &spool_;
-  else
+  else if (has_data)
     options.hash_memory = &hash_memory_;
   files_.emplace_back(path, is_new ? StagedMode::Create : staged_mode(options_.mode), options);
 }
@@ -317,6 +321,7 @@ void StagedOutput::copy_extra_file(const ExtraFile& extra) {
     return write_text(extra.name, extra.edit(read_small_file(extra.path, kMaxEditedBytes, ErrorCode::ConfigJson)));
   const fs::path path = claim(extra.name);
   const File from = File::open_read(extra.path);
+  if (options_.mode == OutputMode::Rehearse && from.size() > kMaxEditedBytes) return;
   const File to = File::create(path);
   const auto copy = [&](std::span<const std::byte> block, i64 offset) { to.pwrite_exact(block, offset); };
   const FileRecord& record = records_[extra.name] = record_of_file(from, extra.name, {0, 1, copy});
@@ -367,7 +372,8 @@ void StagedOutput::finish(const Record& record) {
   for (const SideFile& file : options_.made_files) write_text(file.name, file.text);
   for (const ExtraFile& extra : options_.extra_files) copy_extra_file(extra);
   write_record_file(record);
-  if (needs_integrity(options_.structure, options_.format))
+  // It hashes the tensors.
+  if (options_.mode != OutputMode::Rehearse && needs_integrity(options_.structure, options_.format))
     write_text(std::string(kIntegrityName), print_integrity(root(), names_inside()));
   write_tracker();
   for (const fs::path& subdirectory : subdirectories_) sync_directory(staged_.path() / subdirectory);

@@ -274,6 +274,8 @@ class CastSource final : public WrappedSource {
       edit_config(info_, [to = now](std::string_view text) { return config_of_dtype(text, to); });
   }
 
+  std::vector<u32> files_of(std::size_t tensor) const override { return stored().files_of(tensor); }
+
   void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const override {
     const auto from = from_.find(tensor);
     if (from == from_.end()) return stored().read_scattered(tensor, offset, pieces);

@@ -46,6 +46,8 @@ class PaddedSource final : public WrappedSource {
   PaddedSource(CheckpointInfo info, std::map<std::size_t, Padding> paddings)
       : WrappedSource(std::move(info)), paddings_(std::move(paddings)) {}
 
+  std::vector<u32> files_of(std::size_t tensor) const override { return stored().files_of(tensor); }
+
   void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const override {
     const auto padding = paddings_.find(tensor);
     if (padding == paddings_.end()) return stored().read_scattered(tensor, offset, pieces);

@@ -433,6 +433,10 @@ class DecodedSource final : public Source {
 
   const ContentCheck* content_check() const override { return source_->content_check(); }
   const FileBacked* file_backed() const override { return nullptr; }
+  std::vector<u32> files_of(std::size_t tensor) const override {
+    const Entry& entry = entries_.at(tensor);
+    return entry.weight < 0 ? source_->files_of(entry.stored) : files_of_all(*source_, weight_of(entry).parts());
+  }
 
  private:
   struct Entry {

@@ -86,6 +86,13 @@ struct QuantizedTensor {
     return row / restart_rows * ((restart_rows + cell_rows - 1) / cell_rows) + row % restart_rows / cell_rows;
   }
   i64 grid_cols() const { return (cols + cell_cols - 1) / cell_cols; }
+  /// Indices of all stored tensors that it is made of.
+  std::vector<std::size_t> parts() const {
+    std::vector<std::size_t> all{weight, scales};
+    for (const std::optional<std::size_t>& part : {global, zeros, groups, stated_shape})
+      if (part) all.push_back(*part);
+    return all;
+  }
   /// 0 for gate and 1 for up, of a row, or of a column of what is `in_out`.
   i64 part_of(i64 row) const { return part_rows == 0 ? 0 : row / part_rows % 2; }
 };

@@ -225,6 +225,11 @@ class RecastSource final : public Source {
 
   const ContentCheck* content_check() const override { return source_->content_check(); }
   const FileBacked* file_backed() const override { return nullptr; }
+  std::vector<u32> files_of(std::size_t tensor) const override {
+    const Entry& entry = entries_.at(tensor);
+    return entry.made == Made::AsStored ? source_->files_of(entry.stored)
+                                        : files_of_all(*source_, quantization_.tensors.at(entry.weight).parts());
+  }
 
   /// One second scale for each pair; returns how many had two.
   SharedScales share(std::span<const SecondScales> pairs) {

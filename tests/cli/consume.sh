@@ -2,7 +2,9 @@
 
 # consumes NAME SOURCE: converts a copy of it; the status lands in $GOT, stderr in $ERR.
 consume() {
-  "$PROGRAM" convert "$1" "$2" --experts grouped --consume-source "${@:3}" -q >/dev/null 2>"$WORK/.err" </dev/null
+  local layout=(--experts grouped)
+  [[ " ${*:3} " != *" --experts "* ]] || layout=()
+  "$PROGRAM" convert "$1" "$2" "${layout[@]}" --consume-source "${@:3}" -q >/dev/null 2>"$WORK/.err" </dev/null
   GOT=$?
   ERR=$(cat "$WORK/.err")
 }
@@ -36,13 +38,79 @@ consume_refusals() {
   refuses_to_consume "--verify none" 2 "exclude one another" "$at/plain" --verify none
   refuses_to_consume "--verify forward" 2 "exclude one another" "$at/plain" --verify forward
   refuses_to_consume "--overwrite" 2 "exclude" "$at/plain" --overwrite
-  refuses_to_consume "a part of the model" 4 "not shown as it is stored" "$at/plain" --layers 0-0
+  refuses_to_consume "a part of the model" 4 "would be lost with its files" "$at/plain" --layers 0-0
+  refuses_to_consume "--encode" 4 "those before rounding would be lost" "$at/plain" --encode fp8:128x128
+  refuses_to_consume "--allow-narrowing" 4 "those before rounding would be lost" "$at/plain" --dtype '*=bf16' --allow-narrowing
+  refuses_to_consume "--drop" 4 "would be lost with its files" "$at/plain" --drop mtp
+  refuses_to_consume "--optimizer drop" 4 "would be lost with its files" "$at/plain" --optimizer drop
   consume "$at/plain" "$WORK/consumed"
   check "the sound neighbour: exit 0" [ "$GOT" == 0 ]
   check "the sound neighbour: no tensors are left" [ -z "$(find "$at/plain" -name '*.safetensors')" ]
   check "the sound neighbour: config.json stays" [ -f "$at/plain/config.json" ]
   "$PROGRAM" convert "$from" "$WORK/not_consumed" --experts grouped -q || bad "the reference"
   check "the same bytes as without" [ "$(tree_sum "$WORK/consumed")" == "$(tree_sum "$WORK/not_consumed")" ]
+}
+
+# consumes_as_well MODEL OPTIONS: the output has the bytes of a conversion that keeps its source, of which no tensors are left.
+consumes_as_well() {
+  local name=$1 source=$WORK/consume/$1 status
+  rm -rf "$WORK/consumed" "$WORK/not_consumed"
+  "$PROGRAM" convert "$source" "$WORK/not_consumed" "${@:2}" -q >/dev/null 2>"$WORK/.err" || bad "$name: the reference"
+  "$PROGRAM" convert "$source" "$WORK/consumed" "${@:2}" --consume-source -q >/dev/null 2>"$WORK/.err"
+  status=$?
+  check "$name consumed: exit 0, got $status: $(cat "$WORK/.err")" [ "$status" == 0 ]
+  check "$name consumed: the same bytes as without" [ "$(tree_sum "$WORK/consumed")" == "$(tree_sum "$WORK/not_consumed")" ]
+  check "$name consumed: no tensors are left" [ -z "$(find "$source" -name '*.safetensors')" ]
+  rm -rf "$WORK/consumed" "$WORK/not_consumed"
+}
+
+# Sources that are not shown as they are stored.
+consume_turned() {
+  local at=$WORK/consume model
+  mkdir -p "$at"
+  for model in "$TESTDATA"/quantized/*/; do
+    model=$(basename "$model")
+    cp -rL "$TESTDATA/quantized/$model" "$at/$model"
+    rm -f "$at/$model/decoded.safetensors"
+    consumes_as_well "$model" --decode bf16
+  done
+  cp -rL "$TESTDATA/hf/qwen3_moe" "$at/widened"
+  consumes_as_well widened --dtype '*=f32'
+  cp -rL "$TESTDATA/hf/qwen3_moe" "$at/padded"
+  consumes_as_well padded --pad-experts 128
+}
+
+# What would stop the output at its end stops it before a file goes.
+consume_rehearsal() {
+  local at=$WORK/consume
+  mkdir -p "$at"
+  "$PROGRAM" convert "$TESTDATA/hf/qwen3_moe" "$at/recorded" --experts grouped --max-shard-size 100KB -q 2>/dev/null ||
+    bad "the source with a record"
+  check "the source with a record: several files" [ "$(find "$at/recorded" -name '*.safetensors' | wc -l)" -gt 2 ]
+  cp -r "$at/recorded" "$at/contradicted"
+  python3 - "$at/contradicted" <<'PYTHON'
+import pathlib, sys
+last = sorted(pathlib.Path(sys.argv[1]).glob("*.safetensors"))[-1]
+data = bytearray(last.read_bytes())
+data[-2] ^= 1
+last.write_bytes(data)
+PYTHON
+  refuses_to_consume "a record of another digest" 3 "its record says" "$at/contradicted" --experts indexed
+  consumes_as_well recorded --experts indexed
+  cp -rL "$TESTDATA/quantized/fp8_block128" "$at/no_number"
+  rm "$at/no_number/decoded.safetensors"
+  python3 - "$at/no_number" <<'PYTHON'
+import json, pathlib, struct, sys
+last = sorted(pathlib.Path(sys.argv[1]).glob("*.safetensors"))[-1]
+data = bytearray(last.read_bytes())
+size = struct.unpack("<Q", data[:8])[0]
+header = json.loads(data[8:8 + size])
+name = max((n for n in header if n.endswith("scale_inv")), key=lambda n: header[n]["data_offsets"][0])
+at = 8 + size + header[name]["data_offsets"][0]
+data[at:at + 4] = struct.pack("<f", float("nan"))
+last.write_bytes(data)
+PYTHON
+  refuses_to_consume "a scale that is NaN" 4 "NaN" "$at/no_number" --experts keep --decode bf16
 }
 
 consume_kills() {
