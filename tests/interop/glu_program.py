@@ -21,7 +21,7 @@ def version(package):
 
 def versions():
     """What judges, for the top of the log."""
-    packages = ("torch", "safetensors", "transformers", "megatron-core", "megatron-bridge", "torchtitan")
+    packages = ("torch", "safetensors", "transformers", "megatron-core", "megatron-bridge", "torchtitan", "peft")
     said = [f"{name} {version(name) or 'not installed'}" for name in packages]
     return ", ".join([f"python {platform.python_version()}"] + said)
 
