@@ -1,0 +1,102 @@
+"""--encode: faults planted in what it wrote, in place, whose record and sizes stay; verify encodes the source again."""
+import json
+import random
+import re
+import struct
+
+from case import TESTDATA, Case, Run, write_safetensors
+
+WIDTH, EXPERTS, VOCABULARY = 256, 3, 32
+
+
+def model(source):
+    """Makes a Qwen3 of one layer, in which a row has cells of every format, each with a scale of its own."""
+    config = json.loads((TESTDATA / "whole/qwen3_moe/hf/config.json").read_text())
+    config |= {"hidden_size": WIDTH, "moe_intermediate_size": WIDTH, "intermediate_size": WIDTH, "num_hidden_layers": 1,
+               "num_local_experts": EXPERTS, "num_experts_per_tok": 2, "num_attention_heads": 2, "num_key_value_heads": 2,
+               "head_dim": 128, "vocab_size": VOCABULARY, "tie_word_embeddings": False, "mlp_only_layers": []}  # fmt: skip
+    (source / "config.json").write_text(json.dumps(config))
+    layer = "model.layers.0."
+    shapes = {name: [VOCABULARY, WIDTH] for name in ("model.embed_tokens.weight", "lm_head.weight")}
+    shapes |= {"model.norm.weight": [WIDTH]}
+    shapes |= {f"{layer}{name}_layernorm.weight": [WIDTH] for name in ("input", "post_attention")}
+    shapes |= {f"{layer}self_attn.{name}_norm.weight": [128] for name in "qk"}
+    shapes |= {f"{layer}self_attn.{name}_proj.weight": [WIDTH, WIDTH] for name in "qkvo"}
+    shapes |= {f"{layer}mlp.gate.weight": [EXPERTS, WIDTH]}
+    shapes |= {f"{layer}mlp.experts.{expert}.{name}_proj.weight": [WIDTH, WIDTH]
+               for expert in range(EXPERTS) for name in ("gate", "up", "down")}  # fmt: skip
+    rng = random.Random(3)
+    tensors = {}
+    for name, shape in shapes.items():
+        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        data = b"".join(struct.pack("<f", rng.gauss(0, 0.02))[2:] for _ in range(count))
+        tensors[name] = ("BF16", shape, data)
+    write_safetensors(source / "model.safetensors", tensors)
+
+
+def changed_bytes(edit):
+    """Returns a check that lets `edit` change the bytes of OUT's tensors, a bytearray by name, in place."""
+
+    def check(out):
+        path = next(out.glob("*.safetensors"))
+        data = path.read_bytes()
+        begin = 8 + int.from_bytes(data[:8], "little")
+        header = json.loads(data[8:begin])
+        header.pop("__metadata__", None)
+        places = {name: [begin + offset for offset in tensor["data_offsets"]] for name, tensor in header.items()}
+        tensors = {name: bytearray(data[first:end]) for name, (first, end) in places.items()}
+        edit(tensors)
+        whole = bytearray(data)
+        for name, (first, end) in places.items():
+            whole[first:end] = tensors[name]
+        assert len(whole) == len(data) and whole != data
+        path.write_bytes(whole)
+        return ""
+
+    return check
+
+
+def neighbour(suffix: str, size: int):
+    """Gives the first of two neighbouring cells that differ the other's scale, of `size` bytes."""
+
+    def edit(tensors):
+        scales = tensors[f"model.layers.0.mlp.experts.2.down_proj.{suffix}"]
+        at = next(i for i in range(0, len(scales) - size, size) if scales[i : i + size] != scales[i + size : i + 2 * size])
+        scales[at : at + size] = scales[at + size : at + 2 * size]
+
+    return changed_bytes(edit)
+
+
+def other_second(suffix: str):
+    """Gives an expert's up the second scale of another expert's gate."""
+
+    def edit(tensors):
+        name = f"model.layers.0.mlp.experts.2.{{}}_proj.{suffix}"
+        assert tensors[name.format("gate")] == tensors[name.format("up")]
+        others = [v for k, v in tensors.items() if re.search(r"layers\.0\..*gate_proj\." + suffix, k)]
+        tensors[name.format("up")][:] = next(other for other in others if other != tensors[name.format("up")])
+
+    return changed_bytes(edit)
+
+
+def planted(word: str, edit, says: str, note: str) -> Case:
+    return Case("", "", [
+        Run(f"convert SRC OUT --encode {word}"),
+        Run(f"verify SRC OUT --encode {word}", plan=False, check=edit),
+        Run(f"verify SRC OUT --encode {word}", 1, plan=False, says=says),
+        Run("check OUT", 1, plan=False, says="its data differ"),
+    ], change=model, note=f"{word}: {note}")  # fmt: skip
+
+
+DOWN = r"layers\.0\.mlp\.experts\.2\.down_proj"
+UP = r"layers\.0\.mlp\.experts\.2\.up_proj"
+CASES = [
+    planted("fp8:128x128", neighbour("weight_scale_inv", 4), DOWN, "the scale of the block beside it"),
+    planted("fp8:channel", neighbour("weight_scale", 2), DOWN, "the scale of the row beside it"),
+    planted("mxfp8", neighbour("weight_scale", 1), DOWN, "the scale of the block beside it"),
+    planted("mxfp4", neighbour("weight_scale", 1), DOWN, "the scale of the block beside it"),
+    planted("nvfp4", neighbour("weight_scale", 1), DOWN, "the scale of the block beside it"),
+    planted("int4:g32", neighbour("weight_scale", 2), DOWN, "the scale of the group beside it"),
+    planted("nvfp4", other_second("weight_scale_2"), UP, "a second scale of another gate"),
+    planted("nvfp4 --encode-as compressed-tensors", other_second("weight_global_scale"), UP, "a second scale of another gate"),
+]  # fmt: skip
