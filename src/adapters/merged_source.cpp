@@ -10,6 +10,7 @@
 
 #include "core/float_rows.hpp"
 #include "core/kept.hpp"
+#include "format/both_checks.hpp"
 #include "layout/placement.hpp"
 
 namespace glu_ckpt {
@@ -36,7 +37,11 @@ class MergedSource final : public Source {
  public:
   MergedSource(const Source& source, std::unique_ptr<Source> adapter, std::vector<MergedMatrix> matrices,
                const std::string& program, MergePath path)
-      : source_(&source), adapter_(std::move(adapter)), matrices_(std::move(matrices)), path_(path) {
+      : source_(&source),
+        adapter_(std::move(adapter)),
+        matrices_(std::move(matrices)),
+        path_(path),
+        checks_(source, *adapter_) {
     info_ = source.info();
     std::size_t first = 0;
     for (std::size_t i = 0; i < matrices_.size(); ++i) {
@@ -79,7 +84,7 @@ class MergedSource final : public Source {
   }
 
   bool may_have_read_nan() const override { return true; }
-  const ContentCheck* content_check() const override { return source_->content_check(); }
+  const ContentCheck* content_check() const override { return checks_.get(); }
   const FileBacked* file_backed() const override { return nullptr; }
 
   void own(std::unique_ptr<Source> source) { owned_ = std::move(source); }
@@ -227,6 +232,7 @@ class MergedSource final : public Source {
   std::unique_ptr<Source> adapter_;
   std::vector<MergedMatrix> matrices_;
   MergePath path_;
+  BothChecks checks_;
   CheckpointInfo info_;
   /// The first of a tensor's matrices, and the one behind its last.
   std::map<std::size_t, std::pair<std::size_t, std::size_t>> of_tensor_;

@@ -18,6 +18,7 @@
 #include "core/text_config.hpp"
 #include "families/architecture.hpp"
 #include "families/dense_rows.hpp"
+#include "format/both_checks.hpp"
 #include "format/model_config.hpp"
 #include "model/laid_out_source.hpp"
 #include "model/open_checkpoint.hpp"
@@ -43,6 +44,7 @@ class FilledSource final : public WrappedSource {
       : WrappedSource(std::move(info)), own_tensors_(own_tensors), filled_(std::move(filled)) {}
 
   void own(std::unique_ptr<Source> source, std::unique_ptr<Source> other) {
+    checks_ = {*source, *other};
     WrappedSource::own(std::move(source));
     other_ = std::move(other);
   }
@@ -53,9 +55,11 @@ class FilledSource final : public WrappedSource {
     (filled.is_own ? stored() : *other_).read_scattered(filled.tensor, offset, pieces);
   }
   bool may_have_read_nan() const override { return WrappedSource::may_have_read_nan() || other_->may_have_read_nan(); }
+  const ContentCheck* content_check() const override { return checks_.get(); }
 
  private:
   std::unique_ptr<Source> other_;
+  BothChecks checks_;
   std::size_t own_tensors_;
   std::vector<Filled> filled_;
 };

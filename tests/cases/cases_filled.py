@@ -65,6 +65,15 @@ def other_bytes(out):
     return ""
 
 
+def flipped(out):
+    """Changes one byte of a tensor in the archive of a torch file, whose checksum stays."""
+    path = next(path for path in out.rglob("*") if path.suffix in (".bin", ".pt", ".pth"))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    return ""
+
+
 def copied(source):
     """A second model beside the source."""
     target = source.parent / "lacking"
@@ -111,6 +120,15 @@ CASES = [
         Run(f"convert SRC OUT --fill-from {DEEPSEEK}", check=other_bytes),
         Run(f"verify SRC OUT --fill-from {DEEPSEEK}", 1, plan=False, says="mtp.0"),
     ], change=lost(MTP), note="filled: a tensor of another model"),
+    Case("whole/deepseek_v3", "hf", [
+        Run(f"convert {DEEPSEEK} OUT --format torch"),
+        Run("convert SRC OUT2 --fill-from OUT"),
+    ], change=lost(MTP), note="filled: of a torch file"),
+    Case("whole/deepseek_v3", "hf", [
+        Run(f"convert {DEEPSEEK} OUT --format torch", check=flipped),
+        # Reads no tensors.
+        Run("convert SRC OUT2 --fill-from OUT", 3, says="pytorch_model.bin.*zip-crc", plan=False),
+    ], change=lost(MTP), note="filled: of a torch file with a wrong byte"),
     Case("whole/deepseek_v3", "hf", [
         Run(f"convert SRC OUT --to megatron --fill-from {DEEPSEEK}", 3, says="layer 1 is missing")],
          change=lost(r"layers\.1\."), note="filled: never a whole layer"),

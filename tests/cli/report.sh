@@ -64,7 +64,11 @@ t['$gate'][2] = b'\\x80\\x44' + t['$gate'][2][2:]"
   check "a dense model has its sizes" grep -q '>layers</th><td>[0-9]*, none with experts</td>' "$WORK/page.html"
   check "a dense model is drawn" grep -q '<strong>the MLP of a dense model</strong>: split: gate and up are two tensors' "$WORK/page.html"
   check "a dense model has no empty rows" [ "$(grep -c '<td>none</td>' "$WORK/page.html")" == 0 ]
-  rm -rf "$WORK/odd" "$WORK/page.html"
+  status "without MTP" 0 convert "$TESTDATA/whole/deepseek_v3/hf" "$WORK/lacking" --drop mtp -q
+  status "with another's" 0 convert "$WORK/lacking" "$WORK/filled" --fill-from "$TESTDATA/whole/deepseek_v3/hf" -q
+  reported "report of a filled model" 0 "$WORK/filled"
+  check "what was filled in is there" grep -q 'filled in: [0-9]* tensors: model.layers.3.eh_proj.weight ' "$WORK/page.html"
+  rm -rf "$WORK"/{odd,page.html,lacking,filled}
 }
 
 report_hostile_names() {

@@ -85,6 +85,26 @@ std::string loaders_text(const LoadsIn& found) {
   return text;
 }
 
+/// What the record says that a run of this program changed besides the layout.
+std::string history_text(const PageSide& side) {
+  constexpr std::pair<std::string_view, std::string_view> kChanges[] = {{"merged", "an adapter was merged"},
+                                                                        {"filled", "filled in"},
+                                                                        {"filled_from", "filled from"},
+                                                                        {"part", "a part"},
+                                                                        {"padded_from", "padded from"},
+                                                                        {"dtypes", "cast"},
+                                                                        {"rounded", "rounded"},
+                                                                        {"decoded_from", "decoded from"},
+                                                                        {"encoded_as", "encoded as"},
+                                                                        {"encode_error", "with errors"}};
+  const Record& record = side.inspection.source->record();
+  std::string text;
+  for (const auto& [key, words] : kChanges)
+    if (const auto found = record.find(std::string(key)); found != record.end())
+      text += fmt::format("{}{}: {}", text.empty() ? "" : "<br>", words, html(found->second));
+  return text;
+}
+
 i64 moe_layers(const Inspection& inspection) {
   const auto layers = layer_contents(inspection);
   return std::ranges::count_if(layers, [](const LayerContent& layer) { return layer.num_experts > 0; });
@@ -115,6 +135,7 @@ std::string summary_table(const std::vector<const PageSide*>& sides) {
     const auto recorded = side.inspection.source->record().find("digest");
     return recorded == side.inspection.source->record().end() ? std::string() : html_name(recorded->second);
   });
+  add("what was done to it, as recorded", [](const PageSide& side) { return history_text(side); });
   add("layers", [](const PageSide& side) {
     const i64 layers = side.inspection.size.layers, moe = moe_layers(side.inspection);
     if (moe == 0) return layers == 0 ? std::string() : fmt::format("{}, none with experts", layers);
