@@ -130,19 +130,20 @@ fs::path snapshot_in(const fs::path& repository) {
 
 std::string suggestion(const std::string& typed, const std::vector<std::string>& known) {
   std::string best;
+  constexpr std::size_t kLeastLetters = 3;
   // Dashes are no letters that somebody mistypes.
   const std::size_t letters = typed.size() - std::min(typed.size(), typed.find_first_not_of('-'));
+  // The typed word may be the beginning of a longer one.
+  if (letters >= kLeastLetters)
+    for (const std::string& word : known)
+      if (word.starts_with(typed) && (best.empty() || word.size() < best.size())) best = word;
+  if (!best.empty()) return "; did you mean " + best + "?";
   std::size_t least = letters / 3 + 2;
   for (const std::string& word : known)
     if (const std::size_t distance = edit_distance(typed, word); distance < least) {
       least = distance;
       best = word;
     }
-  // The typed word may be the beginning of a longer one.
-  constexpr std::size_t kLeastLetters = 3;
-  if (best.empty() && letters >= kLeastLetters)
-    for (const std::string& word : known)
-      if (word.starts_with(typed) && (best.empty() || word.size() < best.size())) best = word;
   return best.empty() ? "" : "; did you mean " + best + "?";
 }
 
@@ -192,7 +193,11 @@ ValueKind target() {
                                   {"torchtitan", "torchtitan: torch.distributed.checkpoint"}};
   for (const ValueWord& naming : naming_words())
     if (naming.word.starts_with("hf:")) words.push_back(naming);
-  return {[known = plain(words)](Options& options, const std::string& typed) -> std::string {
+  return {[known = plain(words)](Options& options, const std::string& written) -> std::string {
+            // Programs are written with capitals; files are not meant here.
+            std::string typed = written;
+            std::ranges::transform(typed, typed.begin(),
+                                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
             // What these programs load is what the hub has.
             constexpr std::string_view kOfTheHub[] = {"transformers", "vllm", "sglang"};
             // What other programs load, or write, is one of the targets.
@@ -201,6 +206,7 @@ ValueKind target() {
                                                                                  {"megatron-core", "megatron"},
                                                                                  {"megatron-lm", "megatron"},
                                                                                  {"bridge", "megatron"},
+                                                                                 {"megatron-bridge", "megatron"},
                                                                                  {"huggingface", "hf"},
                                                                                  {"hub", "hf"},
                                                                                  {"safetensors", "hf"},

@@ -30,23 +30,77 @@ const CommandTable* command_named(const CommandTable& command, const std::string
   return nullptr;
 }
 
+struct SaidOtherwise {
+  /// The commands that it is about, between spaces; empty: all.
+  std::string_view commands;
+  std::string_view word;
+  std::string_view way;
+};
+
+/// Words of other programs for what is said otherwise here.
+constexpr std::string_view kRanks =
+    "Megatron-Core and torchtitan cut the model for their ranks when they load it, so DST has none";
+constexpr std::string_view kBits = "bits decide whether two are equal; `glu-ckpt diff` says by how much they differ";
+constexpr std::string_view kInspect = "`glu-ckpt inspect` says what a checkpoint is, with --tensors what is in it";
+constexpr SaidOtherwise kSaidOtherwise[] = {
+    {" glu-ckpt ", "compare", "`glu-ckpt verify` says whether two are one model, `glu-ckpt diff` where they differ"},
+    {" glu-ckpt ", "export", "`glu-ckpt convert SRC DST --to hf` writes what the hub has"},
+    {" glu-ckpt ", "hash", "`glu-ckpt digest` makes one fingerprint of a model"},
+    {" glu-ckpt ", "import", "`glu-ckpt convert SRC DST --to megatron` writes what a trainer loads"},
+    {" glu-ckpt ", "info", kInspect},
+    {" glu-ckpt ", "list", kInspect},
+    {" glu-ckpt ", "ls", kInspect},
+    {" glu-ckpt ", "merge", "`glu-ckpt convert SRC DST --merge ADAPTER` merges an adapter"},
+    {" glu-ckpt ", "quantize", "`glu-ckpt convert SRC DST --encode FORMAT` quantizes"},
+    {" glu-ckpt ", "resume", "the same `glu-ckpt convert` with --resume goes on"},
+    {" glu-ckpt ", "show", kInspect},
+    {" glu-ckpt ", "validate", "`glu-ckpt check` compares a checkpoint with its own record"},
+    {" convert plan ", "--output", "DST is the second argument"},
+    {" convert plan ", "--out", "DST is the second argument"},
+    {" convert plan ", "-o", "DST is the second argument"},
+    {" convert plan ", "--input", "SRC is the first argument"},
+    {" convert plan ", "--from", "SRC says what it is; where it does not, --from-naming and --from-glu do"},
+    {" convert plan ", "--quantize", "--encode FORMAT quantizes"},
+    {" convert plan ", "--quantization", "--encode FORMAT quantizes"},
+    {" convert plan ", "--bits", "--encode FORMAT quantizes"},
+    {" convert plan ", "--tp", kRanks},
+    {" convert plan ", "--pp", kRanks},
+    {" convert plan ", "--ep", kRanks},
+    {" convert plan ", "--tensor-model-parallel-size", kRanks},
+    {" convert plan ", "--pipeline-model-parallel-size", kRanks},
+    {" convert plan ", "--expert-model-parallel-size", kRanks},
+    {" convert plan ", "--target-tensor-parallel-size", kRanks},
+    {" convert plan ", "--target-pipeline-parallel-size", kRanks},
+    {" convert plan ", "--target-expert-parallel-size", kRanks},
+    {" verify diff ", "--tolerance", kBits},
+    {" verify diff ", "--atol", kBits},
+    {" verify diff ", "--rtol", kBits},
+    {" verify diff ", "--threshold", kBits},
+    {"", "--threads", "-j says how many"},
+    {"", "--workers", "-j says how many"},
+    {"", "--num-workers", "-j says how many"},
+};
+
+/// "; DST is the second argument"; empty where no other program says it so.
+std::string said_otherwise(const CommandTable& command, std::string_view word) {
+  const std::string words = fmt::format(" {} ", command.name.substr(command.name.rfind(' ') + 1));
+  for (const SaidOtherwise& row : kSaidOtherwise)
+    if (row.word == word && (row.commands.empty() || row.commands.find(words) != row.commands.npos))
+      return fmt::format("; {}", row.way);
+  return {};
+}
+
 [[noreturn]] void refuse_command(const CommandTable& command, const std::string& word) {
   std::vector<std::string> known;
   for (const CommandTable* one : subcommands(command)) known.push_back(one->name.substr(command.name.size() + 1));
+  if (const std::string way = said_otherwise(command, word); !way.empty())
+    fail(ErrorCode::Usage, {}, "'{}' is not a command{}", word, way);
   if (command.name.find(' ') == command.name.npos)
     for (std::string& error : error_slugs()) known.push_back(std::move(error));
-  fail(ErrorCode::Usage, {}, "'{}' is not a command{}", word, suggestion(word, known));
+  std::string way = suggestion(word, known);
+  if (way.empty()) way = fmt::format("; `{} --help` lists them", command.name);
+  fail(ErrorCode::Usage, {}, "'{}' is not a command{}", word, way);
 }
-
-/// Options that other programs have for what is said otherwise here.
-constexpr std::pair<std::string_view, std::string_view> kSaidOtherwise[] = {
-    {"--output", "DST is the second argument"},
-    {"--out", "DST is the second argument"},
-    {"-o", "DST is the second argument"},
-    {"--input", "SRC is the first argument"},
-    {"--dtype", "dtypes stay as they are; --decode makes quantized weights bf16 or f32"},
-    {"--layers", "a part of a model is not converted"},
-};
 
 [[noreturn]] void refuse_option(const CommandTable& command, const std::string& name, Words behind) {
   if (!command.commands.empty())
@@ -54,12 +108,10 @@ constexpr std::pair<std::string_view, std::string_view> kSaidOtherwise[] = {
       if (const CommandTable* later = command_named(command, behind[i]); later != nullptr)
         fail(ErrorCode::Usage, {}, "{} belongs after the command: {} {}{}{}", name, later->name, name,
              i + 1 < behind.size() ? " " : "", fmt::join(behind.subspan(i + 1), " "));
-  const auto otherwise = std::ranges::find(kSaidOtherwise, name, [](const auto& pair) { return pair.first; });
   std::vector<std::string> known;
   for (const OptionRow* row : all_options(command)) known.push_back(row->long_name);
-  std::string way = suggestion(name, known);
-  if (command_words(command) == "convert" || command_words(command) == "plan")
-    if (otherwise != std::end(kSaidOtherwise)) way = fmt::format("; {}", otherwise->second);
+  std::string way = said_otherwise(command, name);
+  if (way.empty()) way = suggestion(name, known);
   if (name == "-v" && std::ranges::find(known, "--version") != known.end())
     way = "; -V prints the version, and -v belongs after a command";
   if (way.empty()) way = fmt::format("; `{} --help` lists its options", command.name);

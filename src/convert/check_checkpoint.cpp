@@ -81,7 +81,7 @@ class Checking {
     if (recorded.empty()) return;
     settle_copies(run_, checkpoint);
     found_.recorded_digest = recorded;
-    const auto backend = open_backend(run_, 0);
+    const auto backend = open_backend(run_);
     backend->ready();
     found_.digest = to_string(digest_stage(run_, checkpoint.model(), *backend, "digest"));
   }

@@ -98,7 +98,10 @@ i64 most_taken(const Conversion& conversion, const std::vector<i64>& left) {
 }
 
 DiskRoom room_for(const Conversion& conversion, const std::vector<i64>& left) {
-  return disk_room(conversion, most_taken(conversion, left));
+  DiskRoom room = disk_room(conversion, most_taken(conversion, left));
+  // What was removed is gone when the rest turns out not to fit.
+  room.least = room.needed;
+  return room;
 }
 
 template <typename... Values>

@@ -131,10 +131,7 @@ std::vector<std::string> notes_of(const Conversion& conversion, const std::strin
 
 std::string loads_in_sentence(const LoadsIn& found) {
   if (found.is_unknown) return fmt::format("it is not known what loads the output: {}", found.why_none);
-  if (found.loaders.empty()) return fmt::format("nothing loads the output as it is: {}", found.why_none);
-  std::string programs;
-  for (const Loader& loader : found.loaders) programs += (programs.empty() ? "" : ", ") + loader.program;
-  return fmt::format("the output loads in {}", programs);
+  return found.loaders.empty() ? fmt::format("nothing loads the output as it is: {}", found.why_none) : "";
 }
 
 std::string covered_text(const Conversion& conversion) {

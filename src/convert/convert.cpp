@@ -222,9 +222,8 @@ ConversionPlan plan_conversion(const std::filesystem::path& source, const std::f
   planned.disk_needed = room.needed;
   planned.disk_free = room.filesystem.free_bytes;
   planned.filesystem = room.filesystem.type;
-  // A run that is resumed has some of it already. The tensors decide: what is needed beside them is an estimate.
-  const bool fits = options.consume_source ? room.is_enough() : planned.bytes_written <= planned.disk_free;
-  if (!options.resume && !fits)
+  // A run that is resumed has some of it already.
+  if (!options.resume && !room.is_enough())
     planned.disk_refusal = fmt::format("{}: {}; {}", output.string(), to_text(room), kMakeRoom);
   if (const auto rate = probe(conversion); rate && rate->bytes > 0)
     planned.estimated_seconds =

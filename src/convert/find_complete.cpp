@@ -122,7 +122,7 @@ std::optional<Converted> find_consumed(const std::filesystem::path& input, const
        parse_record_json(read_small_file(record, kMaxRecordBytes, ErrorCode::RecordInvalid), {record.string(), {}})
                .options != option_texts(options)))
     return std::nullopt;
-  const auto backend = open_backend(run, 0);
+  const auto backend = open_backend(run);
   if (digest_stage(run, there.model(), *backend, "verifying") != *recorded) return std::nullopt;
   if (is_left) (void)remove_empty_directory(partial);
   tell_note(run, "{} is complete, and {} has no files of tensors any more: the earlier run had finished",

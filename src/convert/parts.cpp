@@ -123,9 +123,9 @@ Converted run_part(const Conversion& conversion) {
   const std::string name = name_of(options), output = conversion.output.string();
   const ExpectedOutput expected(conversion, false);
   if (const i64 left = make_part(conversion, expected); left > 0)
-    return pending(conversion, fmt::format("{} of {} is done; {} of {} parts are not done yet, and the last one "
+    return pending(conversion, fmt::format("{} of {} is done; {} of {} parts {} not done yet, and the last one "
                                            "finishes it",
-                                           name, output, left, options.part.of));
+                                           name, output, left, options.part.of, left == 1 ? "is" : "are"));
   try {
     return commit_parts(conversion, expected);
   } catch (const Error& error) {

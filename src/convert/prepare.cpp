@@ -193,7 +193,7 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
   Conversion conversion{.input = input, .output = output, .options = options, .run = run, .consumed = consumed};
   together(ranks, [&] {
     // A GPU that was named opens while the source is read; for "auto" the plan decides.
-    if (run.device != "auto") conversion.backend = open_backend(run, 0);
+    if (run.device != "auto") conversion.backend = open_backend(run);
     open_ends(conversion, [&] { return open_source(input); });
   });
   conversion.plan = make_shared_plan(conversion, ranks);
@@ -206,7 +206,7 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
   at_first_rank(ranks, [&] {
     for (const std::string& warning : conversion.warnings) tell_warning(run, "{}", warning);
     if (const std::string text = loads_in_sentence(conversion.loads_in);
-        std::ranges::find(conversion.warnings, text) == conversion.warnings.end() &&
+        !text.empty() && std::ranges::find(conversion.warnings, text) == conversion.warnings.end() &&
         std::ranges::find(conversion.warnings, conversion.loads_in.why_none) == conversion.warnings.end())
       tell_note(run, "{}", text);
     if (const std::string text = covered_text(conversion); !text.empty()) tell_note(run, "{}", text);

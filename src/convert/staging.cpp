@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <new>
+#include <optional>
 
 #include "convert/check_output.hpp"
 #include "core/current_error.hpp"
@@ -10,6 +11,7 @@
 #include "core/readable.hpp"
 #include "io/consumed_files.hpp"
 #include "io/directory.hpp"
+#include "io/file.hpp"
 #include "io/file_names.hpp"
 
 namespace glu_ckpt {
@@ -28,20 +30,27 @@ bool is_resumable(ErrorCode code) {
 }
 
 /// A sentence for the error of a full disk. Empty where the file system cannot be asked, and for a run that resumes, of
-/// whose output some is written.
+/// whose output some is written. Throws NoSpace where it is sure that the output has no room: in memory nothing is
+/// reserved, so the run would fill it first.
 std::string ask_room(const Conversion& conversion, const ClonePlan& clones) {
   if (conversion.options.resume || conversion.consumed != nullptr) return {};
+  std::optional<DiskRoom> room;
   try {
-    return fmt::format(". When this run began, {}",
-                       to_text(disk_room(conversion, conversion.plan.bytes - clones.bytes())));
+    room = disk_room(conversion, conversion.plan.bytes - clones.bytes());
   } catch (const Error&) {
     return {};
   }
+  if (!room->is_enough() && room->filesystem.is_in_memory() && conversion.options.part.of == 0)
+    fail(ErrorCode::NoSpace, {conversion.output.string(), {}}, "{}: {}; {}", conversion.output.string(), to_text(*room),
+         kMakeRoom);
+  return fmt::format(". When this run began, {}", to_text(*room));
 }
 
 /// The sentence of the first rank: each would see other numbers, and all say one.
 std::string room_of_all(const Conversion& conversion, const ClonePlan& clones, Ranks& ranks) {
-  const std::vector<std::byte> text = ranks.broadcast(bytes_of(ask_room(conversion, clones)));
+  std::string asked;
+  at_first_rank(ranks, [&] { asked = ask_room(conversion, clones); });
+  const std::vector<std::byte> text = ranks.broadcast(bytes_of(asked));
   return {reinterpret_cast<const char*>(text.data()), text.size()};
 }
 
@@ -165,6 +174,7 @@ DiskRoom disk_room(const Conversion& conversion, i64 bytes_written) {
   constexpr i64 kHeaderBytes = 256;
   DiskRoom room{bytes_written + kHeaderBytes * std::ssize(conversion.plan.outputs),
                 filesystem_of(directory_of(output_name(conversion.output)))};
+  room.least = bytes_written;
   for (const ExtraFile& extra : conversion.source.source->extra_files())
     room.needed += File::open_read(extra.path).size();
   return room;

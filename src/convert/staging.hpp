@@ -54,8 +54,10 @@ struct DiskRoom {
   /// Bytes of tensors, headers and the source's other files, at the most.
   i64 needed = 0;
   FilesystemInfo filesystem;
+  /// Those of them that are sure: what is needed beside the tensors is an estimate.
+  i64 least = needed;
 
-  bool is_enough() const { return needed <= filesystem.free_bytes; }
+  bool is_enough() const { return least <= filesystem.free_bytes; }
 };
 
 /// Looks at the output's file system as it is now. Throws Io, NotFound.

@@ -424,7 +424,9 @@ class PartMaker {
     info.respelled = true;
     for (const char* key : {"digest", "source_digest", "num_hidden_layers", "config"}) info.record.erase(key);
     std::string said;
-    if (!answers_.layers.empty()) said = fmt::format("layers {} of {}", answers_.layers, part_.of);
+    if (!answers_.layers.empty())
+      said = part_.count == 1 ? fmt::format("layer {} alone, of {}", answers_.layers, part_.of)
+                              : fmt::format("layers {} of {}", answers_.layers, part_.of);
     if (!kept_.empty()) said += fmt::format("{}{}", said.empty() ? "" : ", ", experts_text());
     if (part_.drops_mtp) said += fmt::format("{}without multi-token prediction", said.empty() ? "" : ", ");
     if (answers_.drop_vision) said += fmt::format("{}the language model alone", said.empty() ? "" : ", ");

@@ -301,6 +301,10 @@ std::string layout_text(const LayoutAnswers& layout, bool naming_settled) {
                      layout.experts, to_string(layout.glu));
 }
 
+bool asks_for_nothing(const TargetAnswers& to) {
+  return !to.naming && !to.experts && !to.bias_experts && !to.glu && !to.shared_glu;
+}
+
 /// A single block of gate rows and one of up rows is both orders.
 std::string same_rows_text(const Plan& plan) {
   if (plan.from.glu == plan.to.glu) return {};
@@ -373,8 +377,9 @@ Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOp
   add_others(inventory, from, options, whole, former, drafts, plan);
   const bool identity = from.dropped.empty() && is_identity(drafts.list, inventory);
   if (identity && !options.force && !options.new_format)
-    fail(ErrorCode::AlreadyInLayout, {}, "the source is {} already{}; --force copies it all the same",
-         layout_text(plan.to, from.naming_settled), same_rows_text(plan));
+    fail(ErrorCode::AlreadyInLayout, {}, "the source is {} already{}; {}--force copies it all the same",
+         layout_text(plan.to, from.naming_settled), same_rows_text(plan),
+         asks_for_nothing(options.to) ? "--to says which program is to load the output, " : "");
   if (!is_identity(drafts.list, inventory)) check_nothing_left_behind(inventory, from, drafts.list);
   check_unique(drafts.list);
   // PEFT reads one file.

@@ -408,7 +408,8 @@ class EncodedSource final : public Source {
     for (const auto& [role, errors] : by_role)
       text += fmt::format("{}{}: SNR {}, greatest error {:.4f} of its cell's greatest weight", text.empty() ? "" : "; ",
                           role, snr_text(errors), errors.greatest);
-    if (all.lost > 0) text += fmt::format("; {} weights became 0", all.lost);
+    if (all.lost > 0)
+      text += fmt::format("; {} became 0", all.lost == 1 ? "1 weight" : fmt::format("{} weights", all.lost));
     if (share < 1) text += fmt::format("; measured on {} of the weights", all.weights);
     return text;
   }

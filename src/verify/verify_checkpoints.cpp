@@ -150,7 +150,7 @@ Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path&
   const auto require_orders = [&] { require_known_glu(a, options.a.option_prefix, b, options.b.option_prefix); };
   const bool as_stored = !options.forward && are_alike_without_order(a, b);
   if (!as_stored) require_orders();
-  const auto backend = open_backend(run, 0);
+  const auto backend = open_backend(run);
   backend->ready();
   std::unique_ptr<MlpRunner> runner;
   VerifyForwardOptions forward;
@@ -224,7 +224,7 @@ Diff diff(const std::filesystem::path& path_a, const std::filesystem::path& path
   } else {
     require_known_glu(a, options.a.option_prefix, b, options.b.option_prefix);
   }
-  const auto backend = open_backend(run, 0);
+  const auto backend = open_backend(run);
   backend->ready();
   // A tensor that is a copy in one checkpoint and differs from its original in the other one is compared by its name.
   const std::vector<UnlikeCopy> own_in_a = settle_copies(run, a);
@@ -246,7 +246,7 @@ Diff diff(const std::filesystem::path& path_a, const std::filesystem::path& path
 
 Digest digest_of(Checkpoint& checkpoint, const SourceAnswers& answers, const RunOptions& run) {
   require_known_glu(checkpoint, answers.option_prefix);
-  const auto backend = open_backend(run, 0);
+  const auto backend = open_backend(run);
   backend->ready();
   check_contents(run, *checkpoint.source, "checking checksums");
   settle_copies(run, checkpoint);

@@ -216,6 +216,7 @@ full_disk() {
   run_fault "$out"
   check "$name: exit 5, got $GOT: ${ERR:0:300}" [ "$GOT" == 5 ]
   check "$name: named" has "$ERR" "[no-space]"
+  check "$name: what is missing: ${ERR:0:300}" has "$ERR" "are missing"
   check "$name: no DST" absent "$out"
   check "$name: nothing, or a journal" [ ! -e "$out.partial" -o -f "$out.partial/glu_ckpt.journal" ]
   run_fault "$out" --resume

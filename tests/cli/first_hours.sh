@@ -301,6 +301,96 @@ first_hours_rules() {
   check "no spelling: the way out: $ERR" has "$ERR" "its models have none. Choose a naming that has them (\`glu-ckpt layouts\`)"
 }
 
+# The first hours of version 16e38f9, by its numbers. Held elsewhere: 4 (faults.sh), 5 (report.sh), 7
+# (tests/cases/cases_messages.py), 8 (first_hours_missing_answers), 9 (streams.sh), 10 and 15 (pages.sh and streams.sh),
+# 12 to 14 (first_hours_rules), 16 (what_is_it.sh), 22 (terminal.sh).
+first_hours_third() {
+  local hf=$TESTDATA/whole/qwen3_moe/hf out=$WORK/third name
+  local gate=model.layers.1.mlp.experts.3.gate_proj.weight
+  # 1: `podman load` makes localhost/glu-ckpt:VERSION of it.
+  mkdir -p "$out"
+  check "1: an image is made" env SOURCE_DATE_EPOCH=0 python3 "$HERE/../../scripts/oci_image.py" "$out/a.tar" amd64 1.2.3 "$PROGRAM"
+  check "1: it has a name" [ "$(tar -xOf "$out/a.tar" index.json | python3 -c \
+    'import json, sys; print(json.load(sys.stdin)["manifests"][0]["annotations"]["org.opencontainers.image.ref.name"])')" == "glu-ckpt:1.2.3" ]
+  prints "2: a dense model" 0 "path        $TESTDATA/whole/llama3/hf
+format      safetensors, 1 file, 108.93 kB (108928 bytes)
+tensors     30, BF16
+layout      hf:llama, a dense model, split
+parameters  52.94K (52944)
+model       3 layers, vocabulary 86, context 131072
+attention   grouped-query: 6 heads, 2 of keys and values
+layers      layers 0 to 2: rest 29.76 kB in each
+            no layer: rest 16.61 kB
+loads in    transformers, versions that have 'llama' (tried with 5.24.0)
+            vLLM, versions that have 'llama' (not tried)
+            SGLang, versions that have 'llama' (not tried)" inspect "$TESTDATA/whole/llama3/hf"
+  prints "3: --strict -q says why" 3 "glu-ckpt: error: $TESTDATA/megatron/homogeneous: the order of gate and up in the shared expert's FC1 is unknown: say --from-shared-glu contiguous|interleaved:K, or record it with \`glu-ckpt stamp\`, which writes it into the checkpoint" \
+    inspect "$TESTDATA/megatron/homogeneous" --strict -q
+  status "6: a naming that nothing loads" 0 plan "$hf" "$out/no" --naming megatron -q
+  check "6: a warning, and the target: $ERR" [ "$ERR" == "glu-ckpt: warning: nothing loads the output as it is: Megatron-Core loads torch_dist checkpoints; --to megatron makes one" ]
+  # 12: as much as there is, and the reason where there is none.
+  status "12: a dtype" 0 plan "$hf" "$out/no" --dtype fp32
+  status "12: layers" 0 plan "$hf" "$out/no" --layers 0-0 --to megatron
+  for name in megatron-bridge nemo megatron-core; do
+    status "14: --to $name" 2 plan "$hf" "$out/no" --to "$name" && check "14: $name: $ERR" has "$ERR" "did you mean megatron?"
+  done
+  edited_model qwen3_moe "$out/b" "n = '$gate'; t[n][2] = b'\\x80\\x3f' + t[n][2][2:]"
+  prints "17: diff names the expert" 1 "different: 1 of 69 matrices and tensors differ, 0 only in A, 0 only in B
+LAYER       DIFFER          ELEMENTS              MAX ABS   RMS       RELATIVE  COSINE
+1           1 of 33         1 (0.00153%)          1.15      0.00451   0.331     0.947985
+
+layer 1 routed expert 3 gate weight: 1 of 2048 elements differ, max abs 1.15137, rms 0.0254419, relative norm 0.331251, cosine 0.947985; first in row 0, column 0: -0.15136719 (0xbe1b) in A, 1 (0x3f80) in B
+1 other layer is equal" diff "$hf" "$out/b"
+  status "17: diff -v" 1 diff "$hf" "$out/b" -v && check "17: diff -v tells of no device: $ERR" [ -z "$ERR" ]
+  status "18: inspect of several" 0 inspect "$hf" "$out/b" && check "18: each has its path" [ "$(grep -c '^path ' <<<"$OUT")" == 2 ]
+  status "18: check of several" 0 check "$hf" "$out/b"
+  status "18: digest goes on after one that is broken" 3 digest "$out/nothing" "$hf"
+  check "18: the other's digest" has "$OUT" "$hf"
+  cp -r "$TESTDATA/hf/qwen3_moe" "$out/shards" && rm "$out/shards"/*-00001-of-* "$out/shards"/*-00002-of-*
+  status "19: shards that are missing" 3 inspect "$out/shards"
+  check "19: all at once, and the way on: $ERR" has "$ERR" "lists 2 shards, of which 2 are not there: model-00001-of-00002.safetensors, model-00002-of-00002.safetensors. \`hf download\` of the same repository goes on with a download that stopped"
+  status "20: a repository" 3 inspect nobody/nothing
+  check "20: the way: $ERR" has "$ERR" "hf://nobody/nothing is read from the hub itself"
+  status "21: --progress json -q" 0 convert "$hf" "$out/quiet" --to megatron --progress json -q
+  check "21: lines of JSON alone: $ERR" [ "$(grep -vc '^{"phase":' <<<"$ERR") $(grep -c '^{"phase":' <<<"$ERR")" != "0 0" -a "$(grep -vc '^{"phase":' <<<"$ERR")" == 0 ]
+  status "23: convert" 0 convert "$hf" "$out/notes" --to megatron
+  check "23: what loads it is said when it is there: $ERR" [ "${ERR/loads in/}" == "$ERR" ]
+  check "23: $OUT" has "$OUT" "loads in    Megatron-Core"
+  rm -rf "$out"
+}
+
+# Wrong turns of ten first tasks: each word of another program gets the way here.
+first_hours_wrong_turns() {
+  local hf=$TESTDATA/whole/qwen3_moe/hf no=$WORK/no line
+  # Each line: arguments, and the end of what is said.
+  while IFS='|' read -r line text; do
+    # shellcheck disable=SC2086
+    status "$line" 2 $line && check "$line: $ERR" has "$ERR" "$text"
+  done <<LINES
+compare a b|'compare' is not a command; \`glu-ckpt verify\` says whether two are one model, \`glu-ckpt diff\` where they differ [usage]
+info a|\`glu-ckpt inspect\` says what a checkpoint is
+quantize a b|\`glu-ckpt convert SRC DST --encode FORMAT\` quantizes
+merge a b|\`glu-ckpt convert SRC DST --merge ADAPTER\` merges an adapter
+resume a|the same \`glu-ckpt convert\` with --resume goes on
+frobnicate a|'frobnicate' is not a command; \`glu-ckpt --help\` lists them [usage]
+convert a b --tp 8|Megatron-Core and torchtitan cut the model for their ranks when they load it, so DST has none
+convert a b --tensor-model-parallel-size 8|Megatron-Core and torchtitan cut the model
+convert a b --from hf|SRC says what it is; where it does not, --from-naming and --from-glu do
+convert a b --quantize fp8|--encode FORMAT quantizes
+verify a b --atol 1e-3|bits decide whether two are equal; \`glu-ckpt diff\` says by how much they differ
+inspect a --threads 3|--threads is no option of glu-ckpt inspect; -j says how many
+convert a b --num-layers 4|did you mean --layers?
+convert $hf $no --encode fp8|did you mean fp8:128x128?
+convert $hf $no --encode int4|did you mean int4:g32?
+LINES
+  status "capitals of a program" 0 plan "$hf" "$no" --to Megatron -q
+  status "of another" 4 plan "$hf" "$no" --to vLLM
+  status "convert to nothing" 4 convert "$hf" "$no"
+  check "convert to nothing: $ERR" has "$ERR" "the source is hf:qwen3_moe indexed split already; --to says which program is to load the output, --force copies it all the same"
+  status "one layer" 0 plan "$hf" "$no" --layers 1
+  check "one layer is no number of layers: $ERR" has "$ERR" "the output is a part of the model: layer 1 alone, of 2"
+}
+
 # Twenty conversions of a list, one of them done already and one broken: the line of the guide.
 first_hours_batch() {
   local dir=$WORK/batch i failed=0

@@ -28,8 +28,8 @@ part_refusals() {
   part_run 2 "is no part" "$src" "$dst" --experts grouped --part 4/3
   part_run 2 "exclude" "$src" "$dst" --experts grouped --part 2/3 --overwrite
   part_run 2 "exclude" "$src" "$dst" --experts grouped --part 2/3 --consume-source
-  part_run 0 "1 of 3 parts are not done yet" "$src" "$dst" --experts grouped --part 2/3
-  part_run 0 "1 of 3 parts are not done yet" "$src" "$dst" --experts grouped --part 1/3
+  part_run 0 "1 of 3 parts is not done yet" "$src" "$dst" --experts grouped --part 2/3
+  part_run 0 "1 of 3 parts is not done yet" "$src" "$dst" --experts grouped --part 1/3
   part_run 0 "" "$src" "$dst" --experts grouped --part 3/3
   check "DST is there" [ -f "$dst/glu_ckpt.json" ]
   check "no DST.partial" absent "$dst.partial"
@@ -45,7 +45,7 @@ part_twice() {
   pid=$!
   if held 1 "$pid"; then
     part_run 4 "another run is writing part 1 of this output" "$FAULT_SRC" "$dst" "${FAULT_TO[@]}" --part 1/2
-    part_run 0 "1 of 2 parts are not done yet" "$FAULT_SRC" "$dst" "${FAULT_TO[@]}" --part 2/2
+    part_run 0 "1 of 2 parts is not done yet" "$FAULT_SRC" "$dst" "${FAULT_TO[@]}" --part 2/2
   else
     bad "no part was seen in the middle"
   fi

@@ -146,7 +146,7 @@ mixed_forms() {
   edited_model "$family" "$out.in" "$(pack_layers "$predicate")"
   status "$name" 0 convert "$out.in" "$out.out" "$@" --from-glu contiguous -q
   status "$name: back" 0 convert "$out.out" "$out.back" --to hf
-  says "$name: back" "the output loads in transformers"
+  check "$name: back: $OUT" has "$OUT" "loads in    transformers"
   check "$name: the same tensors" [ "$(tensors "$out.in")" == "$(tensors "$out.back")" ]
   status_again "$name: inspected" 0 inspect "$out.back"
   check "$name: ${OUT##*loads in}" has "$OUT" "loads in    transformers, 5 or later"

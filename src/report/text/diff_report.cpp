@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "report/report.hpp"
@@ -200,7 +201,9 @@ std::string part_text(const ChangedPart& part) {
 std::string outstanding_text(const std::vector<TensorDiff>& tensors) {
   constexpr std::size_t kFew = 8;
   std::string text;
-  const std::vector<ChangedPart> parts = changed_parts(tensors);
+  std::vector<ChangedPart> parts = changed_parts(tensors);
+  std::ranges::stable_sort(parts, std::ranges::greater(),
+                           [](const ChangedPart& part) { return part.numbers.relative_norm(); });
   if (tensors.size() <= kFew)
     for (const TensorDiff& tensor : tensors) text += tensor_text(tensor);
   else if (parts.size() <= kFew)
