@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -31,11 +32,15 @@ struct Padding {
   i64 old_cols = 0;
   i64 rows = 0;
   i64 cols = 0;
+  /// The new one; rows and cols, but for an axis of the bytes of a cell.
+  std::vector<i64> shape{};
   i64 element_bytes = 1;
   /// One new element.
-  std::vector<std::byte> fill;
-  /// Elements that go must be zero: they are weights or biases, not scales.
-  bool holds_numbers = true;
+  std::vector<std::byte> fill{};
+  /// The bits of an element that goes which must be those of `fill`; none of a scale's.
+  std::vector<std::byte> fixed_bits{};
+  /// All new bytes, of a tensor that says rows and columns.
+  std::vector<std::byte> whole{};
 
   i64 old_row_bytes() const { return old_cols * element_bytes; }
   i64 row_bytes() const { return cols * element_bytes; }
@@ -52,7 +57,11 @@ class PaddedSource final : public WrappedSource {
     const auto padding = paddings_.find(tensor);
     if (padding == paddings_.end()) return stored().read_scattered(tensor, offset, pieces);
     for (const std::span<std::byte> piece : pieces) {
-      read_padded(tensor, padding->second, offset, piece);
+      const std::vector<std::byte>& whole = padding->second.whole;
+      if (whole.empty())
+        read_padded(tensor, padding->second, offset, piece);
+      else
+        std::copy_n(whole.begin() + offset, piece.size(), piece.begin());
       offset += std::ssize(piece);
     }
   }
@@ -92,12 +101,41 @@ std::vector<std::byte> one_of_dtype(const TensorRef& scale) {
   const float value = 1;
   if (scale.dtype == Dtype::F8_E8M0 || scale.dtype == Dtype::U8)
     one[0] = std::byte{127};
+  else if (scale.dtype == Dtype::F8_E4M3)
+    one[0] = std::byte{0x38};
   else if (is_float(scale.dtype))
     narrow_row({&value, 1}, scale.dtype, one.data());
   else
     fail(ErrorCode::NotSupported, {{}, scale.name}, "'{}': new scales of {} are not made", scale.name,
          dtype_name(scale.dtype));
   return one;
+}
+
+/// The element of a tensor of weights that is zero, and which of its bits make it so: zeros of either sign are zero.
+struct ZeroElement {
+  std::vector<std::byte> bytes;
+  std::vector<std::byte> fixed_bits;
+};
+
+/// Returns none for codes of which that is not known; asymmetric ones have a zero of their own in each group.
+std::optional<ZeroElement> zero_of(const TensorRef& stored, const Matrix& matrix) {
+  const auto bytes = static_cast<std::size_t>(dtype_bits(stored.dtype) / 8);
+  const auto each = [&](int value, int fixed) {
+    return ZeroElement{std::vector(bytes, std::byte(value)), std::vector(bytes, std::byte(fixed))};
+  };
+  if (matrix.kind == TensorKind::Weight || matrix.kind == TensorKind::Bias)
+    if (is_float(stored.dtype) || is_fp8(stored.dtype)) {
+      ZeroElement zero = each(0, 0xFF);
+      zero.fixed_bits.back() = std::byte{0x7F};
+      return zero;
+    }
+  const bool is_packed = matrix.kind == TensorKind::PackedWeight || matrix.kind == TensorKind::Weight;
+  // Two of FP4 in a byte; eight integers in a word, each 8 more than its value.
+  if (is_packed && stored.dtype == Dtype::U8 && matrix.grid.cols == 2) return each(0, 0x77);
+  if (matrix.kind == TensorKind::Blocks && stored.dtype == Dtype::U8) return each(0, 0x77);
+  if (matrix.kind == TensorKind::PackedWeight && stored.dtype == Dtype::I32 && matrix.grid.cols == 8)
+    return each(0x88, 0xFF);
+  return {};
 }
 
 /// Decides which tensors change.
@@ -133,7 +171,7 @@ class PaddingMaker {
   /// Throws NotExact where an element that goes is not zero.
   void check_zeros() const {
     for (const auto& [tensor, padding] : paddings_)
-      if (padding.holds_numbers) check_zeros(tensor, padding);
+      if (!padding.fixed_bits.empty()) check_zeros(tensor, padding);
   }
 
  private:
@@ -150,33 +188,63 @@ class PaddingMaker {
     if (is_down && matrix.kind == TensorKind::Bias) return;
     if (matrix.kind == TensorKind::InputScale || matrix.kind == TensorKind::InputGlobalScale) return;
     const i64 cell = is_down ? matrix.grid.cols : matrix.grid.rows;
+    if (matrix.kind == TensorKind::WeightShape) return change_shape(matrix, is_down ? 1 : 0, from, to);
     // One element for all of them.
     if (is_scale(matrix.kind) && cell == 0) return;
-    const bool is_plain = matrix.kind == TensorKind::Weight || matrix.kind == TensorKind::Bias;
-    const bool is_block_scale = matrix.kind == TensorKind::Scale || matrix.kind == TensorKind::PlainScale;
-    if (!(is_plain && (is_float(stored.dtype) || is_fp8(stored.dtype))) && !is_block_scale)
+    const std::optional<ZeroElement> zero = zero_of(stored, matrix);
+    const bool is_block_scale =
+        matrix.kind == TensorKind::Scale || matrix.kind == TensorKind::PlainScale || matrix.kind == TensorKind::Scales;
+    if (!zero && !is_block_scale)
       fail(ErrorCode::NotSupported, {{}, stored.name},
-           "'{}' {}: only numbers and FP8 are padded; --decode bf16 makes numbers of codes, and --encode beside it "
-           "makes codes again",
+           "'{}' {}: numbers, FP8, FP4 and symmetric INT4 of compressed-tensors are padded, others not; --decode bf16 "
+           "makes numbers of codes, and --encode beside it makes codes again",
            stored.name, dtype_name(stored.dtype));
     const bool is_bias = matrix.kind == TensorKind::Bias;
     const bool turned = block.axes == Axes::InOut && matrix.kind == TensorKind::Weight;
-    const i64 old_count = (from + cell - 1) / cell, count = (to + cell - 1) / cell;
+    // Cells of FP8 end where they may; FP4 and INT4 have whole ones.
+    if (is_down && cell > 1 && to % cell != 0 && matrix.grid.rows == 1)
+      fail(ErrorCode::NotExact, {{}, stored.name},
+           "'{}': a width of {} is no multiple of {}, the weights in a row that have one element of it; --pad-experts "
+           "wants a multiple of it",
+           stored.name, to, cell);
+    // gpt-oss's blocks have the bytes of a cell as an axis.
+    const bool has_blocks = stored.shape.size() == 3 && matrix.kind == TensorKind::Blocks;
+    const i64 in_last = has_blocks ? stored.shape[2] : 1;
+    const i64 old_count = (from + cell - 1) / cell / (is_down ? in_last : 1);
+    const i64 count = (to + cell - 1) / cell / (is_down ? in_last : 1);
     const bool along_cols = !is_bias && is_down != turned;
     const std::size_t axis = along_cols ? 1 : 0;
-    if (stored.shape.size() < (is_bias ? 1U : 2U) || stored.shape.size() > 2 || stored.shape[axis] != old_count)
+    if (stored.shape.size() < (is_bias ? 1U : 2U) || stored.shape.size() > (has_blocks ? 3U : 2U) ||
+        stored.shape[axis] != old_count)
       fail(ErrorCode::NotSupported, {{}, stored.name}, "'{}' {}: {} along its axis {} were expected, for a width of {}",
            stored.name, shape_text(stored.shape), old_count, axis, from);
     if (old_count == count) return;
     Padding padding;
     padding.old_rows = stored.shape[0];
-    padding.old_cols = stored.shape.size() == 2 ? stored.shape[1] : 1;
+    padding.old_cols = stored.shape.size() >= 2 ? stored.shape[1] * in_last : 1;
     padding.rows = along_cols ? padding.old_rows : count;
-    padding.cols = along_cols ? count : padding.old_cols;
+    padding.cols = along_cols ? count * in_last : padding.old_cols;
     padding.element_bytes = dtype_bits(stored.dtype) / 8;
-    padding.holds_numbers = is_plain;
-    padding.fill =
-        is_plain ? std::vector<std::byte>(static_cast<std::size_t>(padding.element_bytes)) : one_of_dtype(stored);
+    padding.fill = zero ? zero->bytes : one_of_dtype(stored);
+    if (zero) padding.fixed_bits = zero->fixed_bits;
+    padding.shape = stored.shape;
+    padding.shape[axis] = count;
+    paddings_[matrix.tensor] = std::move(padding);
+  }
+
+  /// `weight_shape` says rows and columns of the codes beside it.
+  void change_shape(const Matrix& matrix, std::size_t axis, i64 from, i64 to) {
+    const TensorRef& stored = source_.inventory().tensors[matrix.tensor];
+    std::vector<i64> said(static_cast<std::size_t>(stored.bytes) / sizeof(i64));
+    if (stored.dtype == Dtype::I64) source_.read(matrix.tensor, 0, std::as_writable_bytes(std::span(said)));
+    if (stored.dtype != Dtype::I64 || said.size() != 2 || said[axis] != from)
+      fail(ErrorCode::NotSupported, {{}, stored.name}, "'{}' {} {}: it does not say that the width is {}", stored.name,
+           dtype_name(stored.dtype), shape_text(stored.shape), from);
+    said[axis] = to;
+    const auto bytes = std::as_bytes(std::span(said));
+    Padding padding{.old_rows = 2, .old_cols = 1, .rows = 2, .cols = 1, .element_bytes = sizeof(i64)};
+    padding.whole.assign(bytes.begin(), bytes.end());
+    padding.shape = stored.shape;
     paddings_[matrix.tensor] = std::move(padding);
   }
 
@@ -185,8 +253,7 @@ class PaddingMaker {
     info.record = std::move(record);
     for (const auto& [tensor, padding] : paddings_) {
       TensorRef& made = info.inventory.tensors[tensor];
-      made.shape[0] = padding.rows;
-      if (made.shape.size() == 2) made.shape[1] = padding.cols;
+      made.shape = padding.shape;
       made.bytes = padding.rows * padding.row_bytes();
     }
     info.inventory.dense = false;
@@ -213,7 +280,7 @@ class PaddingMaker {
       source_.read(tensor, row * row_bytes, read);
       for (i64 i = 0; i < rows; ++i)
         for (i64 col = first > 0 ? 0 : padding.cols; col < padding.old_cols; ++col)
-          if (!is_zero(read.data() + i * row_bytes + col * padding.element_bytes, padding.element_bytes))
+          if (!is_zero(read.data() + i * row_bytes + col * padding.element_bytes, padding))
             fail(ErrorCode::NotExact, {{}, stored.name},
                  "'{}' {}: row {}, column {} is not zero, so the {} behind the first {} are no padding that could be "
                  "taken away",
@@ -222,11 +289,10 @@ class PaddingMaker {
     }
   }
 
-  /// Zero of either sign.
-  static bool is_zero(const std::byte* element, i64 bytes) {
-    for (i64 i = 0; i + 1 < bytes; ++i)
-      if (element[i] != std::byte{0}) return false;
-    return (element[bytes - 1] & std::byte{0x7F}) == std::byte{0};
+  static bool is_zero(const std::byte* element, const Padding& padding) {
+    for (std::size_t i = 0; i < padding.fill.size(); ++i)
+      if (((element[i] ^ padding.fill[i]) & padding.fixed_bits[i]) != std::byte{0}) return false;
+    return true;
   }
 
   const Source& source_;

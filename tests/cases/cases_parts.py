@@ -242,13 +242,13 @@ def same_as(name: str):
     return check
 
 
-def not_zero(out):
+def not_zero(out, pattern=r"experts\.1\.(gate_proj|w1)\.weight$"):
     """Changes the last element of an expert's gate in place, record and all kept."""
-    path = next(out.glob("*.safetensors"))
+    path = sorted(out.glob("*.safetensors"))[-1]
     data = bytearray(path.read_bytes())
     size = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + size])
-    key = next(k for k in header if re.search(r"experts\.1\.(gate_proj|w1)\.weight", k))
+    key = next(k for k in header if re.search(pattern, k))
     data[8 + size + header[key]["data_offsets"][1] - 1] = 0x3F
     path.write_bytes(data)
     return ""
@@ -281,6 +281,19 @@ def fp8(words: str, note: str) -> Case:
     ], note=note)
 
 
+def codes(name: str, unit: int) -> Case:
+    """Codes that are padded stand for the weights that are padded, and come back as they were."""
+    return Case(f"quantized/{name}", ".", [
+        Run(f"convert SRC OUT --pad-experts {unit}", says="padded with zeros from"),
+        Run("inspect OUT --strict", plan=False),
+        Run("verify SRC OUT", plan=False),
+        Run("convert OUT OUT2 --unpad"),
+        Run("verify SRC OUT2", plan=False, says="every tensor is byte-identical"),
+        Run(f"convert SRC OUT2 --decode bf16 --pad-experts {unit}"),
+        Run("verify OUT OUT2 --decode bf16", plan=False),
+    ], note=f"codes padded to {unit}")
+
+
 CASES += [
     padding("qwen3_moe", 64), padding("deepseek_v3", 32, shared=True), padding("gpt_oss", 48), padding("minimax_m2", 24),
     padding("qwen3_next", 80), padding("bailing_moe_v2", 128, shared=True), padding("exaone_moe", 128, checked=False),
@@ -302,6 +315,14 @@ CASES += [
     Case("quantized/gptq_int4", ".", [
         Run("convert SRC OUT --pad-experts 56", 3, says="--decode bf16"),
         Run("convert SRC OUT --pad-experts 56 --decode bf16")], note="codes are not padded"),
+    *[codes(name, unit) for name, unit in (
+        ("ct_int4_g32", 160), ("nvfp4_modelopt", 160), ("mxfp4_gpt_oss", 160), ("fp8_channel", 56))],
+    Case("quantized/ct_int4_g32", ".", [Run("convert SRC OUT --pad-experts 72", 4, says=r"width of 144 is no multiple of 32")],
+         note="half a group is not padded"),
+    Case("quantized/ct_int4_g32", ".", [
+        Run("convert SRC OUT --pad-experts 160", check=lambda out: not_zero(out, r"experts\.1\.gate_proj\.weight_packed$")),
+        Run("convert OUT OUT2 --unpad", 4, says=r"weight_packed.*row \d+, column \d+ is not zero.*not-exact"),
+    ], note="a padded code that is not zero"),
 ]
 
 
