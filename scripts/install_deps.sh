@@ -81,6 +81,9 @@ fi
 if [[ ${1:-} == tests ]] && ! command -v ccache >/dev/null; then
   install ccache || echo "install_deps: no ccache; a second build will not be faster" >&2
 fi
+if [[ ${1:-} == tests ]] && ! command -v sshfs >/dev/null; then
+  install openssh-server sshfs iproute2 || echo "install_deps: no sshfs; conversions on two hosts stay untested" >&2
+fi
 if [[ ${1:-} == tests ]] && ! command -v slurmctld >/dev/null; then
   install slurm-wlm || echo "install_deps: no Slurm; the batch script stays untested" >&2
 fi

@@ -83,8 +83,14 @@ fs::path canonical_path(const fs::path& path) {
 
 bool make_directory(const fs::path& path) {
   if (system_calls().mkdir(path.c_str(), 0777) == 0) return true;
-  if (errno == EEXIST) return false;
+  if (was_taken(errno, path)) return false;
   fail_errno(errno, "create", path);
+}
+
+bool was_taken(int error, const fs::path& path) {
+  if (error == EPERM && name_taken(path)) return true;
+  errno = error;
+  return error == EEXIST;
 }
 
 int remove_own(const fs::path& path, Own why) {

@@ -33,6 +33,10 @@ std::vector<std::string> list_directory(const std::filesystem::path& path);
 /// Returns the path without symlinks, "." and "..". It must exist. Throws NotFound, Io.
 std::filesystem::path canonical_path(const std::filesystem::path& path);
 
+/// Returns whether making something failed because the name is taken. A server of SFTP has no word for that, and sshfs
+/// says EPERM. Else errno is `error`.
+bool was_taken(int error, const std::filesystem::path& path);
+
 /// False where the name is taken, by whatever. Throws NotFound where the directory above is missing, NoSpace, Io.
 bool make_directory(const std::filesystem::path& path);
 

@@ -164,7 +164,7 @@ File File::try_create(const fs::path& path, mode_t mode) {
   SystemCalls& calls = system_calls();
   const int flags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC;
   File file(uninterrupted([&] { return calls.open(path.c_str(), flags, mode); }), path);
-  if (!file.is_open() && errno != EEXIST) fail_errno(errno, "create", path);
+  if (!file.is_open() && !was_taken(errno, path)) fail_errno(errno, "create", path);
   return file;
 }
 
@@ -184,8 +184,14 @@ i64 File::links() const { return static_cast<i64>(stat_of(descriptor_, path_).st
 mode_t File::mode() const { return stat_of(descriptor_, path_).st_mode & 07777; }
 
 FileIdentity File::identity() const {
+  // A file system in user space counts files as it meets them: on another host, or once it is mounted anew, a file has
+  // another number.
+  constexpr long kFuse = 0x65735546;
   const struct stat info = stat_of(descriptor_, path_);
-  return {info.st_dev, info.st_ino, info.st_size, nanoseconds(info.st_mtim), nanoseconds(info.st_ctim)};
+  struct statfs filesystem {};
+  const bool is_counted = system_calls().statfs(path_.c_str(), &filesystem) == 0 && filesystem.f_type == kFuse;
+  return {info.st_dev, is_counted ? 0 : info.st_ino, info.st_size, nanoseconds(info.st_mtim),
+          nanoseconds(info.st_ctim)};
 }
 
 bool File::belongs_to_user() const {

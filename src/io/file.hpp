@@ -20,6 +20,7 @@ namespace glu_ckpt {
 /// The identity of a file. Where it changed, the file was replaced or written to.
 struct FileIdentity {
   u64 dev = 0;
+  /// 0 where the file system makes numbers up.
   u64 ino = 0;
   i64 size = 0;
   i64 mtime_ns = 0;

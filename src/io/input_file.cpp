@@ -94,7 +94,8 @@ bool InputFile::reads_past_cache() const {
         return;
       }
       const FileIdentity opened = direct_.identity(), first = file_.identity();
-      use_direct_ = opened.dev == first.dev && opened.ino == first.ino;
+      use_direct_ = opened.dev == first.dev && opened.ino == first.ino && opened.size == first.size &&
+                    opened.mtime_ns == first.mtime_ns;
     } catch (const Error&) {
       // Then it is read as others are.
     }
