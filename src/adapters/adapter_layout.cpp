@@ -137,19 +137,21 @@ class AdapterLayer {
   }
 
   void take_packed(const AdaptedModule& module) {
-    const std::string key = module.name;
+    const std::string& name = module.name;
+    // Any part of the experts tells their layer.
+    const std::string key = is_megatron(name) ? name : name.substr(0, name.rfind('.')) + ".down_proj";
     const KeyPattern* const pattern = pattern_of(skeletonize(key));
     if (pattern == nullptr && !is_megatron(key))
       fail(ErrorCode::UnknownTensor, {{}, tensors_[module.factors.a].name},
-           "'{}' is for packed experts of '{}', which no naming spells so", tensors_[module.factors.a].name, key);
+           "'{}' is for packed experts of '{}', which no naming spells so", tensors_[module.factors.a].name, name);
     Layer& layer = layer_at(is_megatron(key) ? hub_prefix(key) : key.substr(0, find_expert_part(key, *pattern).begin));
     const double alpha = config_.alpha_of(module.name);
-    const bool is_down = module.packed == Role::Down;
-    const bool may_be_apart = !is_down && answers_.layout == AdapterLayout::Indexed && !answers_.live_ranks;
+    const bool may_be_apart =
+        module.packed == Role::GateUp && answers_.layout == AdapterLayout::Indexed && !answers_.live_ranks;
     const i64 gate_ranks = may_be_apart ? ranks_of_gate(module.factors) : 0;
     for (i64 expert = 0; expert < module.factors.experts; ++expert)
       for (const Role role : kRoles) {
-        if ((role == Role::Down) != is_down) continue;
+        if (!module.is_for(role)) continue;
         ExpertFactors one{factors_of(module.factors, expert, role), alpha};
         if (gate_ranks > 0) one = with_own_ranks(std::move(one), role, gate_ranks);
         layer.experts[expert][index_of(role)] = std::move(one);

@@ -140,10 +140,9 @@ class FactorFinder {
 
   void add_packed(const AdaptedModule& module) {
     const ExpertBlock& block = *block_of(module.name.substr(0, module.name.rfind('.')));
-    const bool is_down = module.packed == Role::Down;
     for (i64 expert = 0; expert < module.factors.experts; ++expert)
-      for (const Role role : is_down ? std::vector{Role::Down} : std::vector{Role::Gate, Role::Up})
-        add_expert(block, role, factors_of(module.factors, expert, role));
+      for (const Role role : {Role::Gate, Role::Up, Role::Down})
+        if (module.is_for(role)) add_expert(block, role, factors_of(module.factors, expert, role));
   }
 
   void add_expert(const ExpertBlock& block, Role role, const Factors& factors) {

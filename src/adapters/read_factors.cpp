@@ -44,6 +44,32 @@ bool cut_end(std::string& text, std::string_view end) {
   return true;
 }
 
+/// A part of experts without the number of one, as SGLang has factors that experts share: "experts.gate_up_proj".
+struct StackedPart {
+  std::string_view word;
+  Role role;
+};
+constexpr auto kStackedParts = std::to_array<StackedPart>({{".experts.gate_up_proj", Role::GateUp},
+                                                           {".experts.gate_proj", Role::Gate},
+                                                           {".experts.up_proj", Role::Up},
+                                                           {".experts.down_proj", Role::Down},
+                                                           {".experts.w1", Role::Gate},
+                                                           {".experts.w3", Role::Up},
+                                                           {".experts.w2", Role::Down}});
+
+const StackedPart* stacked_part(std::string_view module) {
+  const auto found = std::ranges::find_if(kStackedParts, [&](const auto& part) { return module.ends_with(part.word); });
+  return found == kStackedParts.end() ? nullptr : &*found;
+}
+
+bool is_stacked(std::string_view module) { return stacked_part(module) != nullptr; }
+
+bool is_of_automodel(std::string_view name) {
+  constexpr auto kWords =
+      std::to_array<std::string_view>({"lora_gate_and_up_A", "lora_gate_and_up_B", "lora_down_A", "lora_down_B"});
+  return std::ranges::any_of(kWords, [&](std::string_view word) { return name.ends_with(word); });
+}
+
 class FactorReader {
  public:
   FactorReader(const Inventory& adapter, const AdapterConfig& config, const AdaptedModel& model, PackedFiles files)
@@ -57,6 +83,8 @@ class FactorReader {
       const bool is_inner = cut_end(plain, kInner);
       if (plain.find(kMegatronExperts) != plain.npos)
         add_megatron(module, pair);
+      else if (is_stacked(module) && !model_.is_linear(module))
+        add_stacked(module, pair);
       else if (plain.ends_with(kPacked) && !model_.is_linear(module))
         (is_inner ? packed[plain].inner : packed[plain].outer) = &pair;
       else
@@ -77,13 +105,21 @@ class FactorReader {
         pairs_[name].magnitudes = i;
         continue;
       }
-      const bool is_a = cut_end(name, ".lora_A") || cut_end(name, kMegatronIn);
-      if (!is_a && !cut_end(name, ".lora_B") && !cut_end(name, kMegatronOut))
+      const bool is_canonical = name.find(kMegatronGate) != name.npos || name.find(kMegatronUp) != name.npos;
+      const bool is_a = cut_end(name, ".lora_A") || cut_end(name, is_canonical ? ".linear_in" : kMegatronIn);
+      if (!is_a && !cut_end(name, ".lora_B") && !cut_end(name, is_canonical ? ".linear_out" : kMegatronOut)) {
+        if (is_of_automodel(name))
+          fail(ErrorCode::NotSupported, {{}, factors_[i].name},
+               "'{}' of the adapter is a parameter as AutoModel has it in memory, turned; save the adapter with "
+               "AutoModel's checkpointer, which writes the factors of each expert, or PEFT's packed ones",
+               factors_[i].name);
         fail(ErrorCode::NotSupported, {{}, factors_[i].name},
              "'{}' of the adapter is neither lora_A nor lora_B of a linear layer; adapters are read here that add "
              "products of two factors, and nothing else",
              factors_[i].name);
-      const bool may_be_stacked = name.find(kMegatronExperts) != name.npos && factors_[i].shape.size() == 3;
+      }
+      const bool may_be_stacked =
+          (name.find(kMegatronExperts) != name.npos || is_stacked(name)) && factors_[i].shape.size() == 3;
       if (!is_float(factors_[i].dtype) || (factors_[i].shape.size() != 2 && !may_be_stacked))
         fail(ErrorCode::NotSupported, {{}, factors_[i].name},
              "'{}' of the adapter is {} {}; factors are F32, BF16 or "
@@ -249,31 +285,65 @@ class FactorReader {
 
   /// [E, rank, in] and [E, out, rank], or one pair of two axes for all experts.
   void add_megatron(const std::string& module, const Pair& pair) {
-    const bool is_down = module.ends_with('2');
-    const auto sizes = model_.sizes(module);
-    const std::vector<i64>&a = shape_a(pair), &b = shape_b(pair);
-    if (!sizes || !module.starts_with(kMegatronLayers) || a.size() != b.size())
+    std::string name = module;
+    const Role role = cut_end(name, kMegatronGate) ? Role::Gate
+                      : cut_end(name, kMegatronUp) ? Role::Up
+                      : name.ends_with('2')        ? Role::Down
+                                                   : Role::GateUp;
+    const auto sizes = model_.sizes(name);
+    if (!sizes || !name.starts_with(kMegatronLayers) || shape_a(pair).size() != shape_b(pair).size())
       fail(ErrorCode::UnknownTensor, {{}, factors_[*pair.a].name},
            "'{}' of the adapter is for experts under Megatron's names, and the model has none there; an adapter that "
            "is to be "
            "merged is converted with --to hf first",
            factors_[*pair.a].name);
+    add_expert_first(name, pair, role, *sizes);
+  }
+
+  /// [E, rank, in] and [E, out, rank], or [1, ...] of a factor that all experts share.
+  void add_stacked(const std::string& module, const Pair& pair) {
+    const StackedPart& part = *stacked_part(module);
+    if (shape_a(pair).size() != 3 || shape_b(pair).size() != 3)
+      fail(ErrorCode::NotSupported, {{}, factors_[*pair.a].name},
+           "'{}' is {} and '{}' {}: the name has no expert in it, as where vLLM or SGLang let experts share factors, "
+           "and those have an axis of experts in front, of one where they share it",
+           factors_[*pair.a].name, shape_text(shape_a(pair)), factors_[*pair.b].name, shape_text(shape_b(pair)));
+    const auto sizes = model_.sizes(module.substr(0, module.rfind('.')));
+    if (!sizes)
+      fail(ErrorCode::UnknownTensor, {{}, factors_[*pair.a].name},
+           "'{}' of the adapter is for experts, and the model has none there with gate and up; is the adapter for "
+           "another model?",
+           factors_[*pair.a].name);
+    if (part.role == Role::GateUp && model_.packed_order.kind == Glu::Kind::Interleaved)
+      fail(ErrorCode::UnknownGlu, {{}, factors_[*pair.b].name},
+           "'{}': nothing says whether its rows are gate's and up's in turn, as the model has them, or one after the "
+           "other",
+           factors_[*pair.b].name);
+    add_expert_first(module, pair, part.role, *sizes);
+  }
+
+  void add_expert_first(const std::string& module, const Pair& pair, Role role, const PackedSizes& sizes) {
+    const std::vector<i64>&a = shape_a(pair), &b = shape_b(pair);
+    const bool is_down = role == Role::Down, has_experts = a.size() == 3;
     Factors factors = factors_of(pair);
-    factors.is_shared = a.size() == 2;
-    factors.is_expert_first = !factors.is_shared;
-    factors.experts = sizes->experts;
+    factors.shares_a = !has_experts || (a[0] == 1 && sizes.experts > 1);
+    factors.shares_b = !has_experts || (b[0] == 1 && sizes.experts > 1);
+    factors.is_expert_first = true;
+    factors.experts = sizes.experts;
     factors.rank = a[a.size() - 2];
-    factors.inputs = is_down ? sizes->intermediate : sizes->hidden;
-    factors.outputs = is_down ? sizes->hidden : 2 * sizes->intermediate;
-    factors.block_rows = is_down ? 0 : sizes->intermediate;
+    factors.inputs = is_down ? sizes.intermediate : sizes.hidden;
+    factors.outputs = is_down ? sizes.hidden : (role == Role::GateUp ? 2 : 1) * sizes.intermediate;
+    factors.block_rows = role == Role::GateUp ? sizes.intermediate : 0;
     factors.scale = config_.scale_of(module);
     std::vector<i64> in = {factors.rank, factors.inputs}, out = {factors.outputs, factors.rank};
-    if (!factors.is_shared)
-      for (std::vector<i64>* const shape : {&in, &out}) shape->insert(shape->begin(), sizes->experts);
+    if (has_experts) {
+      in.insert(in.begin(), factors.shares_a ? 1 : sizes.experts);
+      out.insert(out.begin(), factors.shares_b ? 1 : sizes.experts);
+    }
     if (a != in || b != out || factors.rank != config_.rank_of(module))
-      fail_shapes(pair, fmt::format("{} experts of {} x {}, and adapter_config.json says rank {}", sizes->experts,
+      fail_shapes(pair, fmt::format("{} experts of {} x {}, and adapter_config.json says rank {}", sizes.experts,
                                     factors.outputs, factors.inputs, config_.rank_of(module)));
-    found_.push_back({module, is_down ? Role::Down : Role::GateUp, factors});
+    found_.push_back({module, role, factors});
   }
 
   const std::vector<TensorRef>& factors_;
@@ -293,7 +363,7 @@ Matrix stacked_matrix(const Factors& factors, std::size_t tensor, Dtype dtype, b
   const i64 size = matrix.element_bytes, stacked = factors.experts * factors.rank;
   Placement& place = matrix.place;
   if (is_stacked_by_rows) {
-    place.offset = (factors.expert * factors.rank + factors.first_rank) * width * size;
+    place.offset = ((factors.shares_a ? 0 : factors.expert) * factors.rank + factors.first_rank) * width * size;
     place.row_step = width * size;
     place.col_step = size;
   } else {
@@ -324,7 +394,8 @@ Matrix matrix_of_b(const Factors& factors) {
                                     : stacked_matrix(factors, factors.b, factors.dtype_b, false, 0);
   if (factors.is_expert_first) {
     const i64 size = matrix.element_bytes;
-    matrix.place.offset = (factors.expert * all_outputs * factors.rank + factors.first_rank) * size;
+    matrix.place.offset =
+        ((factors.shares_b ? 0 : factors.expert) * all_outputs * factors.rank + factors.first_rank) * size;
     matrix.place.row_step = size;
     matrix.place.col_step = factors.rank * size;
   }
@@ -341,11 +412,7 @@ Matrix matrix_of_b(const Factors& factors) {
 Factors factors_of(const Factors& packed, i64 expert, Role role) {
   Factors one = packed;
   one.expert = expert;
-  if (packed.is_shared) {
-    one.expert = 0;
-    one.experts = 1;
-  }
-  if (role == Role::Down) return one;
+  if (packed.block_rows == 0) return one;
   one.outputs /= 2;
   one.first_row = role == Role::Gate ? 0 : one.block_rows;
   return one;

@@ -33,10 +33,11 @@ struct Factors {
   bool is_turned = false;
   /// Unsloth's older files have column e * rank + j of B's tensor.
   bool is_by_expert = false;
-  /// Megatron-Bridge has B of each expert by itself, [E, out, rank].
+  /// B is of each expert by itself, [E, out, rank].
   bool is_expert_first = false;
-  /// One pair serves all experts.
-  bool is_shared = false;
+  /// One A, or one B, serves all experts.
+  bool shares_a = false;
+  bool shares_b = false;
   /// The row of B for a row of gate or of up, where B is for both: as Placement counts stored rows. Rows for themselves
   /// else.
   i64 first_row = 0;
@@ -60,6 +61,8 @@ Matrix matrix_of_b(const Factors& factors);
 /// The words of Megatron-Bridge's adapters.
 inline constexpr std::string_view kMegatronExperts = "mlp.experts.linear_fc", kMegatronLayers = "decoder.layers.",
                                   kMegatronIn = ".adapter.linear_in", kMegatronOut = ".adapter.linear_out";
+/// Its CanonicalLoRA has a pair for gate and one for up: "linear_fc1.adapter.adapter_gate.linear_in".
+inline constexpr std::string_view kMegatronGate = ".adapter.adapter_gate", kMegatronUp = ".adapter.adapter_up";
 
 /// The factors of one expert's gate, up or down among those of packed experts.
 Factors factors_of(const Factors& packed, i64 expert, Role role);
@@ -69,11 +72,16 @@ struct AdaptedModule {
   /// A linear layer, "model.layers.3.self_attn.q_proj", a parameter of packed experts, "....mlp.experts.down_proj", or
   /// Megatron's module of them, "decoder.layers.3.mlp.experts.linear_fc1".
   std::string name;
-  /// GateUp or Down of packed experts, where the factors are those of all of them; none for a linear layer.
+  /// Gate, Up, GateUp or Down of packed experts, where the factors are those of all of them; none for a linear layer.
   std::optional<Role> packed;
   Factors factors;
   /// The tensor of DoRA's magnitudes, one for each output.
   std::optional<std::size_t> magnitudes = std::nullopt;
+
+  /// Returns whether the factors of packed experts are for that part of an expert.
+  bool is_for(Role role) const {
+    return packed == role || (packed == Role::GateUp && (role == Role::Gate || role == Role::Up));
+  }
 };
 
 /// The sizes of packed experts.

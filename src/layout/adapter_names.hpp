@@ -8,10 +8,25 @@
 
 namespace glu_ckpt {
 
+/// Megatron-Bridge's names: "linear_fc1.adapter.linear_in", "linear_fc1.adapter.adapter_gate.linear_in".
+inline bool is_megatron_factor(std::string_view name) {
+  return name.find(".adapter.linear_") != name.npos || name.find(".adapter.adapter_") != name.npos;
+}
+
+/// Returns whether a factor's name has experts without the number of one: "experts.gate_up_proj.lora_A".
+inline bool is_stacked_factor(std::string_view name) {
+  constexpr std::string_view kExperts = ".experts.";
+  const std::size_t at = name.find(kExperts);
+  if (at == name.npos || name.find(".lora_") == name.npos) return false;
+  const char next = name.substr(at + kExperts.size())[0];
+  return (next < '0' || next > '9') && !name.substr(at).starts_with(".experts.lora_") &&
+         !name.substr(at).starts_with(".experts.base_layer.");
+}
+
 /// Returns whether the tensors are those of an adapter (LoRA) without the model that it is for.
 inline bool is_adapter(const Inventory& inventory) {
   const auto is_factor = [](const TensorRef& tensor) {
-    return tensor.name.find(".lora_") != tensor.name.npos || tensor.name.find(".adapter.linear_") != tensor.name.npos;
+    return tensor.name.find(".lora_") != tensor.name.npos || is_megatron_factor(tensor.name);
   };
   const auto may_be = [&](const TensorRef& tensor) {
     // PEFT saves whole modules, too; the weight that factors are for is the model's.
@@ -23,9 +38,8 @@ inline bool is_adapter(const Inventory& inventory) {
 
 /// Returns whether the names are Megatron-Bridge's.
 inline bool is_megatron_adapter(const Inventory& inventory) {
-  return std::ranges::any_of(inventory.tensors, [](const TensorRef& tensor) {
-    return tensor.name.find(".adapter.linear_") != tensor.name.npos;
-  });
+  return std::ranges::any_of(inventory.tensors,
+                             [](const TensorRef& tensor) { return is_megatron_factor(tensor.name); });
 }
 
 /// Returns how the adapter's factors of routed experts are stored: "grouped" for all in one tensor, "indexed" for
@@ -35,7 +49,10 @@ inline std::string_view adapter_experts(const Inventory& inventory) {
     return std::ranges::any_of(inventory.tensors,
                                [&](const TensorRef& tensor) { return tensor.name.find(text) != tensor.name.npos; });
   };
-  if (is_megatron_adapter(inventory) || has(".experts.lora_") || has(".experts.base_layer.lora_")) return "grouped";
+  const auto is_stacked = [](const TensorRef& tensor) { return is_stacked_factor(tensor.name); };
+  if (is_megatron_adapter(inventory) || has(".experts.lora_") || has(".experts.base_layer.lora_") ||
+      std::ranges::any_of(inventory.tensors, is_stacked))
+    return "grouped";
   return has(".experts.") ? "indexed" : "no";
 }
 

@@ -165,7 +165,7 @@ AdapterSummary summarize_adapter(const Source& adapter, const SourceAnswers& ans
     ranks.insert(config.rank);
     for (const auto& [module, rank] : config.rank_pattern) ranks.insert(static_cast<i64>(rank));
     for (const TensorRef& tensor : adapter.inventory().tensors)
-      if (tensor.name.find(".lora_A") != tensor.name.npos || tensor.name.find(kMegatronIn) != tensor.name.npos)
+      if (tensor.name.find(".lora_A") != tensor.name.npos || tensor.name.find(".linear_in") != tensor.name.npos)
         ++(tensor.name.find(".experts.") != tensor.name.npos ? summary.expert_modules : summary.other_modules);
   } else {
     for (const AdaptedModule& module : read_adapter(adapter, answers).modules) {
@@ -183,6 +183,8 @@ AdapterSummary summarize_adapter(const Source& adapter, const SourceAnswers& ans
 LoadsIn adapter_loaders(const Inventory& inventory) {
   if (is_megatron_adapter(inventory))
     return {{}, "these are Megatron-Bridge's names of adapters, as its sources spell them; no program was tried", true};
+  if (std::ranges::any_of(inventory.tensors, [](const TensorRef& tensor) { return is_stacked_factor(tensor.name); }))
+    return {{{"SGLang", "0.5.23", "--enable-lora, experts that share factors"}}, {}};
   const bool is_packed = std::ranges::any_of(inventory.tensors, [](const TensorRef& tensor) {
     return tensor.name.find(".experts.lora_") != tensor.name.npos;
   });

@@ -2,6 +2,7 @@
 the experts after its own merge_and_unload(), and with safe_merge=True where that gives other bytes."""
 import json
 import pathlib
+import re
 import shutil
 
 from case import REFUSED, Case, Run, both, read_safetensors, read_tensors, reported, write_safetensors
@@ -190,6 +191,53 @@ def one_for_all(source: pathlib.Path) -> None:
     write_safetensors(path, new)
 
 
+def stacked(source: pathlib.Path, a: int, b: int, gate_up: bool) -> None:
+    """Makes of factors of single experts those that experts share, as SGLang reads them: A of gate and up, and B of down, of
+    the experts up to `a` and `b`."""
+    path = source / "adapter_model.safetensors"
+    old, new = read_safetensors(path), {}
+    for layer in (0, 1):
+        prefix = f"base_model.model.model.layers.{layer}.mlp.experts."
+
+        def stack(names, experts):
+            parts = [[old[f"{prefix}{e}.{name}.weight"] for name in names] for e in range(experts)]
+            dtype, (rows, cols), _ = parts[0][0]
+            return dtype, [experts, len(names) * rows, cols], b"".join(part[2] for of_one in parts for part in of_one)
+
+        for module, names in (("gate_up_proj", ["gate_proj", "up_proj"]),) if gate_up else (
+                ("gate_proj", ["gate_proj"]), ("up_proj", ["up_proj"])):  # fmt: skip
+            new[f"{prefix}{module}.lora_A.weight"] = stack([names[0] + ".lora_A"], a)
+            new[f"{prefix}{module}.lora_B.weight"] = stack([name + ".lora_B" for name in names], 4)
+        new[f"{prefix}down_proj.lora_A.weight"] = stack(["down_proj.lora_A"], 4)
+        new[f"{prefix}down_proj.lora_B.weight"] = stack(["down_proj.lora_B"], b)
+    write_safetensors(path, new)
+
+
+def shared_outer(out: pathlib.Path) -> str:
+    """Each expert has its own inner factors, and the outer ones of the first."""
+    want = read_safetensors(reported() / "adapter_qwen3_sep_equalA_peft018" / FACTORS)
+    have = read_tensors(out)
+    for name in want:
+        outer = "down_proj.lora_B" in name or ("down_proj" not in name and "lora_A" in name)
+        if have.get(name) != want[re.sub(r"experts\.\d+", "experts.0", name) if outer else name]:
+            return f"has another {name}"
+    return "" if have.keys() == want.keys() else "other names"
+
+
+def canonical(source: pathlib.Path) -> None:
+    """Makes of the factors of single experts Megatron-Bridge's CanonicalLoRA of each expert."""
+    path = source / "adapter_model.safetensors"
+    old, new = read_safetensors(path), {}
+    words = {"gate_proj": "1.adapter.adapter_gate", "up_proj": "1.adapter.adapter_up", "down_proj": "2.adapter"}
+    for layer in (0, 1):
+        for word, module in words.items():
+            for factor, end in (("lora_A", "linear_in"), ("lora_B", "linear_out")):
+                parts = [old[f"base_model.model.model.layers.{layer}.mlp.experts.{e}.{word}.{factor}.weight"] for e in range(4)]
+                name = f"decoder.layers.{layer}.mlp.experts.linear_fc{module}.{end}.weight"
+                new[name] = (parts[0][0], [4, *parts[0][1]], b"".join(part[2] for part in parts))
+    write_safetensors(path, new)
+
+
 def all_are_the_first(out: pathlib.Path) -> str:
     want = read_safetensors(reported() / "adapter_qwen3_sep_equalA_peft018" / FACTORS)
     for name, tensor in read_tensors(out).items():
@@ -258,6 +306,28 @@ ALONE = [
           note="Megatron's names, two ranks"),
     again("qwen3_sep_equalA_peft018", Run(CONVERT + " --to hf", check=all_are_the_first), Run("convert OUT OUT2" + GROUPED),
           Run("verify SRC OUT2 --from-config CASE/base/config.json"), change=one_for_all, note="one pair for all experts"),
+    # SGLang's factors that experts share, and Megatron-Bridge's with gate and up apart.
+    *[again("qwen3_sep_equalA_peft018", Run("inspect SRC --from-config CASE/base/config.json", says="grouped experts"),
+            Run(CONVERT + " --to hf", check=same_as("adapter_qwen3_sep_equalA_peft018") if a == 4 else shared_outer),
+            Run("convert OUT OUT2" + GROUPED), Run("verify SRC OUT2 --from-config CASE/base/config.json"),
+            Run(CONVERT + " --to sglang"), change=lambda source, a=a, gate_up=gate_up: stacked(source, a, a, gate_up),
+            note=f"stacked, {'gate_up' if gate_up else 'gate and up'}, outer of {a}")
+      for a, gate_up in ((1, True), (4, True), (1, False), (4, False))],
+    again("qwen3_sep_equalA_peft018", Run(CONVERT + " --to hf", 3, says=r"experts\.gate_up_proj.*3, 4"),
+          change=lambda source: stacked(source, 3, 4, True), note="stacked, of 3 experts"),
+    Case("adapter_qwen3_sep_equalA_peft018", "base", [
+        Run("convert SRC OUT --merge CASE/adapter", truth="merged_safe.safetensors", some=True)],
+         change=lambda source: stacked(source.parent / "adapter", 4, 4, True), note="stacked, merged"),
+    again("qwen3_sep_peft018", Run(CONVERT + " --to hf", check=same_as("adapter_qwen3_sep_peft018")),
+          Run("inspect SRC --strict --from-config CASE/base/config.json", says="grouped experts"),
+          change=canonical, note="Megatron's names, gate and up apart"),
+    again("qwen3_sep_peft018", Run(CONVERT + " --to hf", REFUSED, says="AutoModel has it in memory"), change=own_factors(
+        lambda tensors: tensors.update({"model.layers.0.mlp.experts.lora_gate_and_up_A": next(iter(tensors.values()))})),
+          note="AutoModel's parameters"),
+    again("qwen3_sep_peft018", Run(CONVERT + " --to hf", REFUSED, says="let experts share factors"), change=own_factors(
+        lambda tensors: tensors.update({f"base_model.model.model.layers.0.mlp.experts.w1.lora_{f}.weight": tensors[
+            f"base_model.model.model.layers.0.mlp.experts.0.gate_proj.lora_{f}.weight"] for f in "AB"})),
+          note="a pair without an expert"),
     # What is not exact, not told, or has no place.
     again("qwen3_sep_peft018", Run(CONVERT + GROUPED, 4, says=r"factors A of their own.*--grow-rank.*\[not-exact\]"), note="two A"),
     again("qwen3_packed_peft021", Run("convert SRC OUT" + INDEXED, 4, says=r"--from-config FILE.*\[no-map\]"),
