@@ -29,6 +29,11 @@ struct StateFacts {
   std::string config;
   /// As glu_ckpt.json records it.
   Record record;
+  /// The numbers, in the whole model, of the first expert and layer of these tensors, where they are one rank's part.
+  /// Keys that count through the whole model, as the hub's do, begin with them in the state dict and in what it
+  /// becomes; those of Megatron's modules begin with 0.
+  i64 first_expert = 0;
+  i64 first_layer = 0;
 };
 
 /// An output that is an input under another name, or under its own: it needs no copy.

@@ -140,7 +140,13 @@ class StatePlan:
     """
 
     def __init__(
-        self, state: Mapping[str, Any], config: Any, record: Any, stream: Any, options: dict[str, Any]
+        self,
+        state: Mapping[str, Any],
+        config: Any,
+        record: Any,
+        first: tuple[int, int],
+        stream: Any,
+        options: dict[str, Any],
     ) -> None:
         for name in options:
             if name in _OF_FILES:
@@ -154,6 +160,7 @@ class StatePlan:
             words,
             _config_text(config),
             dict(record or {}),
+            first,
             _stream_of(values, stream),
         )
         rows = self._plan.outputs()
@@ -232,6 +239,8 @@ def plan_state_dict(
     *,
     config: Any = None,
     record: Mapping[str, str] | None = None,
+    first_expert: int = 0,
+    first_layer: int = 0,
     stream: Any = None,
     **options: Any,
 ) -> StatePlan:
@@ -240,11 +249,14 @@ def plan_state_dict(
     state: tensors by name, of any library that speaks DLPack, or what they are: (dtype, shape) with safetensors' word
         for the dtype, or tensors on torch's meta device. Names, layouts and refusals are those of checkpoints in files.
     config: a config.json, as a dict or a path; `record`: what a glu_ckpt.json says of the layout.
+    first_expert, first_layer: of one expert-parallel rank's experts, or one pipeline stage's layers, the numbers of the
+        first in the whole model. Keys that count through the model, as the hub's do, begin with them on both sides;
+        Megatron's modules count from 0. `scope="experts"`, since the rest of a model is not there.
     options: those of `convert` that are not about files: `to`, `naming`, `experts`, `glu`, `from_glu`, `scope`, ...
 
     Raises Error where `convert` would refuse a checkpoint of these tensors, with the same slug.
     """
-    return StatePlan(state, config, record, stream, options)
+    return StatePlan(state, config, record, (first_expert, first_layer), stream, options)
 
 
 def convert_state_dict(
@@ -253,6 +265,8 @@ def convert_state_dict(
     out: Any = None,
     config: Any = None,
     record: Mapping[str, str] | None = None,
+    first_expert: int = 0,
+    first_layer: int = 0,
     stream: Any = None,
     jobs: int = 0,
     **options: Any,
@@ -261,7 +275,8 @@ def convert_state_dict(
 
     A tensor that only gets another name is returned as it is. `out`, a mapping, is written to: a receiver's parameters.
     """
-    plan = plan_state_dict(state, config=config, record=record, stream=stream, **options)
+    first = {"first_expert": first_expert, "first_layer": first_layer}
+    plan = plan_state_dict(state, config=config, record=record, stream=stream, **first, **options)
     return plan.run(state, out, stream=stream, jobs=jobs)
 
 

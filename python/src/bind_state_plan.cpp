@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -97,14 +98,16 @@ std::string state_digest(const std::vector<std::string>& names, const nb::list& 
 class PyStatePlan {
  public:
   PyStatePlan(std::vector<std::string> names, const nb::list& tensors, const nb::list& words, std::string config,
-              std::map<std::string, std::string> record, std::optional<std::int64_t> stream)
+              std::map<std::string, std::string> record, std::pair<std::int64_t, std::int64_t> first,
+              std::optional<std::int64_t> stream)
       : names_(std::move(names)) {
     const TensorList list(tensors, names_, stream, false);
     const ConvertOptions options = parse_command(texts_of(words)).convert;
     const std::vector<NamedTensor> named = named_tensors(names_, list);
     for (const NamedTensor& tensor : named) dtypes_.push_back(tensor.view.dtype);
     const nb::gil_scoped_release without_gil;
-    plan_ = std::make_unique<StatePlan>(named, StateFacts{std::move(config), std::move(record)}, options);
+    const StateFacts facts{std::move(config), std::move(record), first.first, first.second};
+    plan_ = std::make_unique<StatePlan>(named, facts, options);
     for (const OutputTensor& output : plan_->plan().outputs) output_names_.push_back(output.name);
   }
 
@@ -146,8 +149,9 @@ class PyStatePlan {
 void bind_state_plan(nb::module_& module) {
   nb::class_<PyStatePlan>(module, "StatePlan", "A conversion between state dicts of these names, dtypes and shapes.")
       .def(nb::init<std::vector<std::string>, const nb::list&, const nb::list&, std::string,
-                    std::map<std::string, std::string>, std::optional<std::int64_t>>(),
-           "names"_a, "tensors"_a, "words"_a, "config"_a, "record"_a, "stream"_a.none())
+                    std::map<std::string, std::string>, std::pair<std::int64_t, std::int64_t>,
+                    std::optional<std::int64_t>>(),
+           "names"_a, "tensors"_a, "words"_a, "config"_a, "record"_a, "first"_a, "stream"_a.none())
       .def("outputs", &PyStatePlan::outputs,
            "(name, dtype, shape, bytes, number of the input that it renames or None, number of the first input that "
            "goes "

@@ -14,6 +14,7 @@
 #include "exec/decode_on_gpu.hpp"
 #include "exec/memory_ends.hpp"
 #include "format/model_config.hpp"
+#include "layout/part_numbers.hpp"
 #include "model/open_checkpoint.hpp"
 #include "quant/decoded_source.hpp"
 #include "verify/checkpoint_digest.hpp"
@@ -73,6 +74,18 @@ std::optional<std::size_t> whole_input(const Inventory& inventory, const Plan& p
   return is_same && std::ranges::all_of(moves, stays) ? std::optional(input) : std::nullopt;
 }
 
+bool is_part(const StateFacts& facts) { return facts.first_expert != 0 || facts.first_layer != 0; }
+
+void check_part(const StateFacts& facts, const ConvertOptions& options) {
+  if (facts.first_expert < 0 || facts.first_layer < 0)
+    fail(ErrorCode::Usage, {}, "first_expert {} and first_layer {}: both count from 0", facts.first_expert,
+         facts.first_layer);
+  if (is_part(facts) && options.from.decode)
+    fail(ErrorCode::Usage, {},
+         "first_expert and first_layer exclude decode, whose codes have names of their own; decode "
+         "the part first");
+}
+
 /// Describes the tensors, and keeps their addresses in `views`. The words that wrappers put into names are taken off
 /// here, so that nothing stands between a plan and the tensors.
 CheckpointInfo describe(std::span<const NamedTensor> tensors, const StateFacts& facts, TensorViews& views) {
@@ -81,6 +94,9 @@ CheckpointInfo describe(std::span<const NamedTensor> tensors, const StateFacts& 
   info.inventory = inventory_of(tensors);
   if (!facts.config.empty()) info.hints = parse_config(facts.config, kStateDict);
   info.record = facts.record;
+  if (is_part(facts))
+    for (TensorRef& tensor : info.inventory.tensors)
+      tensor.name = moved_numbers(tensor.name, -facts.first_expert, -facts.first_layer);
   if (has_wrapper_words(info.inventory)) info.respelled = !take_off_wrapper_words(info.inventory, info.hints).empty();
   for (const NamedTensor& tensor : tensors) views.push_back(tensor.view);
   return info;
@@ -244,6 +260,7 @@ std::vector<MoveInput> StatePlan::State::move_inputs(std::span<const TensorView>
 StatePlan::StatePlan(std::span<const NamedTensor> tensors, const StateFacts& facts, const ConvertOptions& options,
                      const RunOptions& run)
     : state_(std::make_unique<State>()) {
+  check_part(facts, options);
   state_->info = describe(tensors, facts, *state_->views);
   for (const NamedTensor& tensor : tensors) state_->names.push_back(tensor.name);
   const bool has_values =
@@ -251,7 +268,18 @@ StatePlan::StatePlan(std::span<const NamedTensor> tensors, const StateFacts& fac
   const SourceOpener open = [state = state_.get()] {
     return std::make_unique<MemorySource>(state->info, state->views);
   };
-  state_->conversion = prepare_in_memory(open, options, run, has_values);
+  try {
+    state_->conversion = prepare_in_memory(open, options, run, has_values);
+  } catch (const Error& error) {
+    if (!is_part(facts)) throw;
+    throw Error(error.code(),
+                fmt::format("{} (numbers from first_expert={} and first_layer={} on count as 0, 1, ...)", error.what(),
+                            facts.first_expert, facts.first_layer),
+                error.file(), error.tensor())
+        .with_missing_options(error.missing_options());
+  }
+  for (OutputTensor& output : state_->conversion.plan.outputs)
+    output.name = moved_numbers(output.name, facts.first_expert, facts.first_layer);
   state_->is_plain = dynamic_cast<const MemorySource*>(state_->conversion.source.source.get()) != nullptr;
   if (!state_->is_plain) state_->decoded = decoded_tensors(*state_->conversion.source.source);
   const Plan& plan = state_->conversion.plan;

@@ -66,6 +66,8 @@ struct Naming {
   bool stacks_layers = false;
   /// The family's own word for scales of blocks that are powers of two (F8_E8M0), where it is not weight_scale_inv.
   std::string_view scale_word{};
+  /// Its keys count experts and layers within one process, so from 0 on each expert-parallel rank and pipeline stage.
+  bool counts_in_process = false;
   /// Its software also reads grouped weights and biases as flat buffers of all experts.
   bool reads_flat = false;
   /// The key of [E, H], which gives E and H where nothing else does.

@@ -144,6 +144,7 @@ constexpr auto kMegatronExperts = std::to_array<Naming>({
      .native_shared_fused = true,
      .plain_fc1_is_fused = true,
      .halves_by_position = true,
+     .counts_in_process = true,
      .reads_flat = true,
      .router = "mlp.router.weight"},
     // Megatron-Core SequentialMLP.
@@ -159,6 +160,7 @@ constexpr auto kMegatronExperts = std::to_array<Naming>({
      .native_shared_fused = true,
      .plain_fc1_is_fused = true,
      .halves_by_position = true,
+     .counts_in_process = true,
      .reads_flat = true,
      .router = "mlp.router.weight"},
     // Megatron-Core torch_dist: one key for all experts, and for all layers where they are alike. The indexed

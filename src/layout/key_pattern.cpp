@@ -186,6 +186,18 @@ KeySkeleton skeletonize(std::string_view key) {
   return skeleton;
 }
 
+std::string print_key(const KeySkeleton& skeleton) {
+  std::string key;
+  auto number = skeleton.numbers.begin();
+  for (const char c : skeleton.text) {
+    if (c == '#' && number != skeleton.numbers.end())
+      key += std::to_string(*number++);
+    else
+      key += c;
+  }
+  return key;
+}
+
 std::vector<const KeyPattern*> match_patterns(const KeySkeleton& skeleton) { return pattern_table().match(skeleton); }
 
 ExpertPart find_expert_part(std::string_view key, const KeyPattern& pattern) {

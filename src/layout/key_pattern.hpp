@@ -23,6 +23,9 @@ KeySkeleton skeletonize(std::string_view key);
 /// Does the same with a skeleton whose memory is used again.
 void skeletonize(std::string_view key, KeySkeleton& skeleton);
 
+/// The key that it was made of.
+std::string print_key(const KeySkeleton& skeleton);
+
 /// One template of one row, for one stack of layers.
 struct KeyPattern {
   const Naming* naming = nullptr;

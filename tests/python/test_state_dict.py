@@ -232,3 +232,45 @@ def test_words_of_wrappers_are_taken_off_and_nothing_is_copied_for_them():
     assert any(made[name] is words[source] for name, source in plan.renamed.items() if "_orig_mod" in source)
     sources = {move["from"] for output in plan.to_json()["outputs"] for move in output["moves"]}
     assert sources <= words.keys() and any("_orig_mod" in name for name in sources)
+
+
+@pytest.mark.parametrize("first_expert, first_layer", [(0, 0), (4, 0), (0, 12), (8, 3)])
+def test_one_ranks_part_has_the_whole_models_numbers(first_expert, first_layer):
+    """Megatron's modules count from 0 on each rank; the hub's names, which this writes down, count through the model."""
+    name = "decoder.layers.{}.mlp.experts.linear_fc{}.weight{}"
+    trained, hub = {}, {}
+    for layer, expert in ((layer, expert) for layer in range(2) for expert in range(4)):
+        first = 10_000.0 * layer + 1_000.0 * expert
+        fc1 = first + np.arange(16 * 6, dtype="f4").reshape(16, 6)
+        fc2 = 500 + first + np.arange(6 * 8, dtype="f4").reshape(6, 8)
+        trained[name.format(layer, 1, expert)] = glu_ckpt.interleave(fc1, 4)
+        trained[name.format(layer, 2, expert)] = fc2
+        prefix = f"model.layers.{layer + first_layer}.mlp.experts.{expert + first_expert}."
+        hub.update(zip((prefix + f"{part}_proj.weight" for part in ("gate", "up", "down")), (fc1[:8], fc1[8:], fc2)))
+    part = {"first_expert": first_expert, "first_layer": first_layer, "scope": "experts"}
+    to_hub = {"from_glu": "interleaved:4", "naming": "hf:qwen3_moe", "experts": "indexed", "glu": "split", **part}
+    made = glu_ckpt.convert_state_dict(trained, **to_hub)
+    assert made.keys() == hub.keys() and all(np.array_equal(made[key], tensor) for key, tensor in hub.items())
+    out = {key: np.zeros_like(tensor) for key, tensor in hub.items()}
+    glu_ckpt.plan_state_dict(trained, **to_hub).run(trained, out)
+    assert all(np.array_equal(out[key], tensor) for key, tensor in hub.items())
+    back = glu_ckpt.convert_state_dict(hub, naming="megatron", experts="indexed", glu="interleaved:4", **part)
+    assert back.keys() == trained.keys() and all(np.array_equal(back[key], tensor) for key, tensor in trained.items())
+    plan = glu_ckpt.plan_state_dict(hub, naming="megatron", experts="indexed", glu="interleaved:4", **part)
+    assert {move["from"] for output in plan.to_json()["outputs"] for move in output["moves"]} == hub.keys()
+
+
+def test_parts_that_cannot_be_are_refused():
+    hub = {
+        f"model.layers.2.mlp.experts.{expert}.{part}_proj.weight": np.zeros((8, 8), "f4")
+        for expert in (4, 5) for part in ("gate", "up", "down")
+    }
+    options = {"naming": "megatron", "scope": "experts", "glu": "contiguous", "first_layer": 2}
+    assert refused(glu_ckpt.convert_state_dict, hub, **options).slug == "expert-missing"
+    error = refused(glu_ckpt.convert_state_dict, hub, first_expert=5, **options)
+    assert error.slug == "usage" and "expert 4, but the first expert of this part is 5" in str(error)
+    assert refused(glu_ckpt.convert_state_dict, hub, first_expert=-1, **options).slug == "usage"
+    assert refused(glu_ckpt.convert_state_dict, hub, first_expert=4, decode="bf16", **options).slug == "usage"
+    del hub["model.layers.2.mlp.experts.5.up_proj.weight"]
+    error = refused(glu_ckpt.convert_state_dict, hub, first_expert=4, **options)
+    assert error.slug == "expert-missing" and "first_expert=4" in str(error)
