@@ -214,9 +214,20 @@ class _Differences(_Result):
     warnings: list[str]
 
 
+class FarOff(_Figures):
+    """An expert, or a tensor of none, whose relative norm is far above that of most."""
+
+    name: str
+    layer: Layer
+    expert: int | None
+    tensors: int
+    times: float | None
+
+
 class Diff(_Differences):
     """What `diff` of two paths returns."""
 
+    stands_out: list[FarOff]
     bytes: int
     equal_layers: int
 

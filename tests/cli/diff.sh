@@ -180,6 +180,9 @@ for k in t:
 t['$gate'][2] = b'\x80\x44' + t['$gate'][2][2:]"
   status "diff of many" 1 diff "$hf" "$out.c"
   check "diff names what stands out: $OUT" grep -qE '^stands out: layer 1 routed expert 3: 3 matrices and tensors differ, max abs 1024[0-9.]*, rms [0-9.]+, relative norm [0-9.]+, cosine [0-9.e+-]+; [0-9.e+]+ times as far off as most$' <<<"$OUT"
+  status "diff --json of many" 1 diff "$hf" "$out.c" --json
+  check "diff --json has what stands out" [ "$(json_get '[(s["name"], s["layer"], s["expert"], s["tensors"], s["max_abs"] > 1000, s["times"] > 4, s["cosine"] < 1) for s in v["stands_out"]]')" == "[('layer 1 routed expert 3', 1, 3, 3, True, True, True)]" ]
+  status "diff of many" 1 diff "$hf" "$out.c"
   check "diff names nothing else: $OUT" [ "$(grep -c '^stands out' <<<"$OUT")" == 1 ]
   edited_model qwen3_moe "$out.d" "
 for k in t:

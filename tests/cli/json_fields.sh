@@ -23,6 +23,10 @@ json_fields() {
   printed inspect 0 inspect "$TESTDATA/whole/llama3/hf"
   printed inspect 0 inspect "$TESTDATA/quantized/mxfp4_gpt_oss"
   printed diff 1 diff "$hf" "$work/b"
+  edited_model qwen3_moe "$work/many" "for k in t:
+    if 'experts' in k: t[k][2] = bytes([t[k][2][0] ^ 1]) + t[k][2][1:]
+t['model.layers.1.mlp.experts.3.gate_proj.weight'][2] = b'\\x80\\x44' + t['model.layers.1.mlp.experts.3.gate_proj.weight'][2][2:]"
+  printed diff 1 diff "$hf" "$work/many"
   printed digest 0 digest "$hf"
   printed digest 0 digest "$hf" "$work/b"
   printed digest 0 digest --check "$work/list"

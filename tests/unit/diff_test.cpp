@@ -58,7 +58,7 @@ Diff planted(const Spelling& spelling, const std::function<void(Tensors&)>& plan
   Tensors tensors = numbers(model_of(), spelling);
   plant(tensors);
   const MemorySource a(numbers(model_of(), kA), {}, record_of(model_of(), kA));
-  const Diff found = diff_of(a, MemorySource(tensors, {}, record_of(model_of(), spelling)));
+  Diff found = diff_of(a, MemorySource(tensors, {}, record_of(model_of(), spelling)));
   EXPECT_FALSE(found.equal);
   return found;
 }

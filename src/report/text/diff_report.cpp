@@ -252,6 +252,21 @@ std::string diff_json(const Diff& diff, const std::vector<std::string>& warnings
   JsonWriter json;
   json.begin_object().field("equal", diff.equal);
   write_differences(json, diff);
+  json.key("stands_out").begin_array();
+  for (const ChangedPart& part : far_off(diff.tensors)) {
+    const TensorDiff& tensor = diff.tensors[part.tensor];
+    json.begin_object().field("name", part.name);
+    write_layer(json, tensor.layer);
+    json.key("expert");
+    if (tensor.expert >= 0)
+      json.value(tensor.expert);
+    else
+      json.null();
+    json.field("tensors", part.tensors).field("times", part.times);
+    write_figures(json, true, part.numbers, part.numbers);
+    json.end_object();
+  }
+  json.end_array();
   json.field("compared", diff.compared).field("bytes", diff.bytes).field("equal_layers", diff.equal_layers);
   write_warnings(json, warnings);
   return json.end_object().text();
