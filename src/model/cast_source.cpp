@@ -29,8 +29,32 @@ constexpr std::size_t kCastBatchElements = std::size_t{1} << 18;
 
 i64 float_bytes(Dtype dtype) { return dtype_bits(dtype) / 8; }
 
+bool is_cast(Dtype dtype) { return is_float(dtype) || dtype == Dtype::F64; }
+
 /// Every value of bf16 is one of fp32, and every one of fp16.
-bool is_narrowing(Dtype from, Dtype to) { return from != to && to != Dtype::F32; }
+bool is_narrowing(Dtype from, Dtype to) { return from != to && (to != Dtype::F32 || from == Dtype::F64); }
+
+/// The float from which rounding gives what it gives from `value`: rounded to fewer bits, one that is not `value`
+/// itself has an odd last bit, so that it is never in the middle between two of those.
+float float_to_round(double value, Dtype to) {
+  const auto nearest = static_cast<float>(value);
+  if (to == Dtype::F32 || static_cast<double>(nearest) == value || std::isnan(value)) return nearest;
+  auto bits = std::bit_cast<std::uint32_t>(nearest);
+  if (std::fabs(static_cast<double>(nearest)) > std::fabs(value)) --bits;
+  return std::bit_cast<float>(bits | 1);
+}
+
+std::vector<double> doubles_of(const std::vector<std::byte>& read) {
+  std::vector<double> values(read.size() / sizeof(double));
+  std::memcpy(values.data(), read.data(), read.size());
+  return values;
+}
+
+/// Elements as floats that narrow_row() rounds to `to`.
+void read_floats(const std::vector<std::byte>& read, Dtype from, Dtype to, std::span<float> values) {
+  if (from != Dtype::F64) return widen_row(read.data(), from, values);
+  std::ranges::transform(doubles_of(read), values.begin(), [&](double value) { return float_to_round(value, to); });
+}
 
 // ---- rules --------------------------------------------------------------------------------------
 
@@ -159,12 +183,11 @@ class DtypeChooser {
       by = &*rule;
     }
     if (!chosen) return std::nullopt;
-    if (stays_.contains(tensor) || !is_float(stored.dtype)) {
-      const bool is_named = by->pattern != "*" && (stored.dtype == Dtype::F64 || dtype_bits(stored.dtype) <= 8);
-      if (is_named && !stays_.contains(tensor))
-        fail(ErrorCode::NotSupported, {{}, stored.name}, "'{}' is {}, which --dtype {} does not cast{}", stored.name,
-             dtype_name(stored.dtype), answers_.dtypes,
-             stored.dtype == Dtype::F64 ? "" : "; --decode bf16 makes numbers of codes");
+    if (stays_.contains(tensor) || !is_cast(stored.dtype)) {
+      if (by->pattern != "*" && dtype_bits(stored.dtype) <= 8 && !stays_.contains(tensor))
+        fail(ErrorCode::NotSupported, {{}, stored.name},
+             "'{}' is {}, which --dtype {} does not cast; --decode bf16 makes numbers of codes", stored.name,
+             dtype_name(stored.dtype), answers_.dtypes);
       return std::nullopt;
     }
     if (is_narrowing(stored.dtype, *chosen) && !answers_.allow_narrowing)
@@ -232,13 +255,11 @@ struct RoundedCount {
   /// A tensor with elements that are, or become, no numbers.
   std::string odd;
 
-  void add(std::span<const float> values, std::span<const float> rounded, const std::string& name) {
+  void add(std::span<const double> values, std::span<const float> rounded, const std::string& name) {
     const i64 before = to_infinity + nan + infinite;
     elements += std::ssize(values);
     for (std::size_t i = 0; i < values.size(); ++i) {
-      if (std::bit_cast<std::uint32_t>(values[i]) == std::bit_cast<std::uint32_t>(rounded[i]) &&
-          std::isfinite(values[i]))
-        continue;
+      if (static_cast<double>(rounded[i]) == values[i] && std::isfinite(values[i])) continue;
       if (std::isnan(values[i])) {
         ++nan;
       } else if (std::isinf(values[i])) {
@@ -289,7 +310,8 @@ class CastSource final : public WrappedSource {
   void count_rounded(const Source& stored) {
     RoundedCount count;
     std::vector<std::byte> read;
-    std::vector<float> values, rounded;
+    std::vector<double> values;
+    std::vector<float> rounded;
     for (const auto& [tensor, from] : from_) {
       const TensorRef& cast = info_.inventory.tensors[tensor];
       if (!is_narrowing(from, cast.dtype)) continue;
@@ -297,10 +319,13 @@ class CastSource final : public WrappedSource {
       for (i64 at = 0; at < elements; at += static_cast<i64>(kCastBatchElements)) {
         const auto batch = static_cast<std::size_t>(std::min(elements - at, static_cast<i64>(kCastBatchElements)));
         read.resize(batch * static_cast<std::size_t>(float_bytes(from)));
-        values.resize(batch);
+        rounded.resize(batch);
         stored.read(tensor, at * float_bytes(from), read);
-        widen_row(read.data(), from, values);
-        rounded = values;
+        read_floats(read, from, cast.dtype, rounded);
+        if (from == Dtype::F64)
+          values = doubles_of(read);
+        else
+          values.assign(rounded.begin(), rounded.end());
         round_row(rounded, cast.dtype);
         count.add(values, rounded, cast.name);
       }
@@ -321,7 +346,7 @@ class CastSource final : public WrappedSource {
   Dtype main_dtype() const {
     std::map<Dtype, i64> elements;
     for (const TensorRef& tensor : info_.inventory.tensors)
-      if (is_float(tensor.dtype) && !is_optimizer_tensor(tensor.name))
+      if (is_cast(tensor.dtype) && !is_optimizer_tensor(tensor.name))
         elements[tensor.dtype] += tensor.bytes / float_bytes(tensor.dtype);
     const auto most = std::ranges::max_element(elements, {}, [](const auto& entry) { return entry.second; });
     return most == elements.end() ? Dtype::BF16 : most->first;
@@ -339,8 +364,8 @@ class CastSource final : public WrappedSource {
       read.resize(values.size() * static_cast<std::size_t>(float_bytes(from)));
       made.resize(values.size() * static_cast<std::size_t>(size));
       stored().read(tensor, at * float_bytes(from), read);
-      widen_row(read.data(), from, values);
-      if (plainly_ && is_narrowing(from, to))
+      read_floats(read, from, to, values);
+      if (plainly_ && is_narrowing(from, to) && to != Dtype::F32)
         narrow_plainly(values, to, made.data());
       else
         narrow_row(values, to, made.data());

@@ -4,14 +4,17 @@ import math
 import random
 import re
 import struct
+from fractions import Fraction
 
 from case import TESTDATA, Case, Run, both, config_changed, read_tensors, tensors_changed, write_safetensors
 
-SIZES = {"BF16": 2, "F16": 2, "F32": 4}
+SIZES = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8}
 ODD = (math.nan, math.inf, -math.inf, 1e38, -1e-42, 65519.0, 65520.0, 1.0009765625, 1 + 2**-8, 1 + 3 * 2**-8, -0.0)
 
 
 def numbers(dtype: str, data: bytes) -> list[float]:
+    if dtype == "F64":
+        return list(struct.unpack(f"<{len(data) // 8}d", data))
     if dtype == "F32":
         return list(struct.unpack(f"<{len(data) // 4}f", data))
     if dtype == "F16":
@@ -30,7 +33,12 @@ def bits(value: float, dtype: str) -> bytes:
     word = struct.unpack("<I", struct.pack("<f", value))[0]
     if math.isnan(value):
         return struct.pack("<H", word >> 16 | 0x40)
-    return struct.pack("<H", (word + 0x7FFF + (word >> 16 & 1)) >> 16)
+    code = (word + 0x7FFF + (word >> 16 & 1)) >> 16
+    if math.isfinite(value) and code & 0x7FFF not in (0, 0x7F7F, 0x7F80):
+        # Rounded at once, not to F32 first; of two that are as near, the even one.
+        near = {c: abs(Fraction(numbers("BF16", struct.pack("<H", c))[0]) - Fraction(value)) for c in (code - 1, code, code + 1)}
+        code = min(near, key=lambda c: (near[c], c & 1))
+    return struct.pack("<H", code)
 
 
 def cast(tensor, dtype: str):
@@ -48,6 +56,17 @@ def f32_with_odd_numbers(tensors) -> None:
         if "down_proj" in name or "router" in name:
             values[: len(ODD)] = ODD
         tensors[name] = "F32", shape, b"".join(struct.pack("<f", value) for value in values)
+
+
+def f64_beside_middles(tensors) -> None:
+    """All tensors become F64: numbers beside the middle of two of bf16, or of F16, by less than F32 has bits for."""
+    source = random.Random(6)
+    for name, (dtype, shape, data) in tensors.items():
+        step = source.choice((2**-8, 2**-11))
+        values = [v * (1 + step) * (1 + source.choice((-1, 0, 1)) * 2**-40) for v in numbers(dtype, data)]
+        if "down_proj" in name:
+            values[:3] = math.nan, -math.inf, -0.0
+        tensors[name] = "F64", shape, struct.pack(f"<{len(values)}d", *values)
 
 
 def casts(rules, changed=None, dtype_word: str = ""):
@@ -111,6 +130,11 @@ CASES = [
           Run(f"convert SRC OUT {NORMS} --allow-narrowing", check=flip),
           Run(f"verify SRC OUT {NORMS} --allow-narrowing", 1, plan=False, says="attention/q")],
          "rounded", both(F32, config_changed(torch_dtype="float32", dtype="float32"))),
+    *[qwen([Run(f"convert SRC OUT --dtype {word}", 4, says="is F64.*--allow-narrowing"),
+            Run(f"convert SRC OUT --dtype {word} --allow-narrowing", says=r"are NaN(.|\n)* elements changed",
+                check=casts([("", word.upper())], f64_beside_middles)),
+            Run(f"verify SRC OUT --dtype {word} --allow-narrowing", plan=False)],
+           f"of F64 to {word}", tensors_changed(f64_beside_middles)) for word in ("bf16", "f16", "f32")],
     qwen([Run("convert SRC OUT --dtype=*=f16 --allow-narrowing", says="too large for their new dtype",
               check=casts([("", "F16")], f32_with_odd_numbers)),
           Run("verify SRC OUT --dtype *=f16 --allow-narrowing", plan=False)], "to f16", F32),
