@@ -37,10 +37,18 @@ ExitStatus cmd_doctor(const Options& options) {
   doctor.path = path;
   doctor.filesystem = filesystem.type;
   doctor.free_bytes = filesystem.free_bytes;
-  const IoAbilities io = io_abilities(is_directory_at(path) ? std::filesystem::path(path) : directory_of(path));
+  const std::filesystem::path directory = is_directory_at(path) ? std::filesystem::path(path) : directory_of(path);
+  const IoAbilities io = io_abilities(directory);
   doctor.io_known = io.known;
   doctor.direct_io = io.direct;
   doctor.clones = io.clones;
+  doctor.locks = io.locks;
+  doctor.in_memory = filesystem.is_in_memory();
+  if (const auto rates = io.known ? measure_writes(directory, options.run.jobs) : std::nullopt) {
+    doctor.writers = rates->threads;
+    doctor.one_file_rate = rates->one_file;
+    doctor.several_files_rate = rates->several_files;
+  }
   doctor.cores = usable_cores();
   doctor.jobs = options.run.jobs;
   doctor.memory_bytes = options.run.memory_bytes;

@@ -1,10 +1,15 @@
 #include "io/filesystem.hpp"
 
+#include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <cstring>
 
 #include "core/fail.hpp"
+#include "core/parallel.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
+#include "io/page_bytes.hpp"
 #include "io/system_calls.hpp"
 
 namespace glu_ckpt {
@@ -47,6 +52,7 @@ IoAbilities io_abilities(const std::filesystem::path& directory) {
   if (!from.is_open() || !to.is_open()) return abilities;
   abilities.known = true;
   abilities.direct = File::unnamed(directory, true).is_open();
+  abilities.locks = from.try_lock() == LockResult::Locked;
   try {
     from.pwrite_exact(std::vector<std::byte>(kClonedBytes), 0);
     abilities.clones = to.try_clone_from(from, 0, 0, kClonedBytes);
@@ -54,6 +60,42 @@ IoAbilities io_abilities(const std::filesystem::path& directory) {
     abilities.clones = false;
   }
   return abilities;
+}
+
+std::optional<WriteRates> measure_writes(const std::filesystem::path& directory, int threads) {
+  constexpr i64 kPiece = i64{4} << 20, kOfThread = i64{32} << 20;
+  constexpr int kMostThreads = 16;
+  const int writers = std::clamp(threads, 2, kMostThreads);
+  const FilesystemInfo filesystem = filesystem_of(directory);
+  if (filesystem.free_bytes < 8 * writers * kOfThread) return std::nullopt;
+  const bool direct = File::unnamed(directory, true).is_open();
+  const PageBytes pages = make_pages(kPiece);
+  std::memset(pages.get(), 1, static_cast<std::size_t>(kPiece));
+  const auto rate = [&](int count) {
+    std::vector<File> files;
+    for (int i = 0; i < count; ++i) {
+      files.push_back(File::unnamed(directory, direct));
+      if (!files.back().is_open()) return 0.0;
+      if (!filesystem.is_in_memory()) files.back().reserve(writers * kOfThread / count);
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    parallel_for(static_cast<std::size_t>(writers), writers, [&](std::size_t writer, int) {
+      const File& file = files[writer % files.size()];
+      const i64 first = count == 1 ? static_cast<i64>(writer) * kOfThread : 0;
+      for (i64 at = 0; at < kOfThread; at += kPiece)
+        file.pwrite_exact({pages.get(), static_cast<std::size_t>(kPiece)}, first + at);
+    });
+    parallel_for(files.size(), writers, [&](std::size_t i, int) { files[i].sync(); });
+    const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+    return static_cast<double>(writers * kOfThread) / std::max(taken.count(), 1e-9);
+  };
+  try {
+    const WriteRates rates{writers, rate(1), rate(writers)};
+    if (rates.one_file > 0 && rates.several_files > 0) return rates;
+  } catch (const Error&) {
+    // If the disk fails, writing an output will say so.
+  }
+  return std::nullopt;
 }
 
 bool can_clone_into(const std::filesystem::path& directory, const File& source, i64 block_bytes) {

@@ -2,6 +2,7 @@
 /// The filesystem that a path lies on.
 
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "glu_ckpt/tensor.hpp"
@@ -29,8 +30,20 @@ struct IoAbilities {
   bool direct = false;
   /// Files that share blocks.
   bool clones = false;
+  /// Locks of files, as far as this host sees.
+  bool locks = false;
 };
 IoAbilities io_abilities(const std::filesystem::path& directory);
+
+/// Bytes a second that threads write as a conversion does, flushed: all of them into one file, and each into a file of
+/// its own.
+struct WriteRates {
+  int threads = 0;
+  double one_file = 0;
+  double several_files = 0;
+};
+/// Tried on files without a name. Nothing where those cannot be made, the disk has too little room, or a write fails.
+std::optional<WriteRates> measure_writes(const std::filesystem::path& directory, int threads);
 
 /// The filesystem of the nearest directory that exists at or above `path`. Throws Io.
 FilesystemInfo filesystem_of(const std::filesystem::path& path);

@@ -76,6 +76,12 @@ struct Doctor {
   bool io_known = false;
   bool direct_io = false;
   bool clones = false;
+  bool locks = false;
+  bool in_memory = false;
+  /// Threads that wrote into one file, and into a file each; 0 where that was not tried.
+  int writers = 0;
+  double one_file_rate = 0;
+  double several_files_rate = 0;
   int jobs = 0;
   i64 memory_bytes = 0;
 };

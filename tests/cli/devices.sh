@@ -7,6 +7,8 @@ devices() {
   status "doctor of a path to be" 0 doctor "$WORK/not/there/yet" && check "it is named" has "$OUT" "$WORK/not/there/yet"
   status "doctor --json" 0 doctor -j 3 --json
   check "doctor --json" json version cuda_built cpu gpus no_cuda auto filesystem io
+  check "doctor --json: what the file system takes" \
+    [ "$(json_get 'v["filesystem"]["writers"] == 0 or v["filesystem"]["one_file_bytes_per_second"] > 0 < v["filesystem"]["several_files_bytes_per_second"]')" == True ]
   check "doctor --json: jobs" [ "$(json_get 'v["io"]["jobs"]')" == 3 ]
   taskset -c "$(taskset -cp $$ | grep -o '[0-9]*$')" "$PROGRAM" doctor --json >"$WORK/.out" 2>"$WORK/.err" </dev/null
   check "one processor of several: one thread" [ "$(json_get '(v["io"]["jobs"], v["cpu"]["cores"])')" == "(1, 1)" ]

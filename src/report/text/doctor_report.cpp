@@ -54,6 +54,16 @@ std::string doctor_text(const Doctor& doctor) {
                                  doctor.direct_io ? "past the page cache (O_DIRECT)"
                                                   : "through the page cache: it has no O_DIRECT",
                                  doctor.clones ? "can be shared with the source (--reflink)" : "cannot be shared"));
+  if (doctor.writers > 0)
+    text +=
+        line("", fmt::format("{} threads write one file at {}, a file each at {}: files take turns, one for each "
+                             "thread, as many file systems lock a file that is written",
+                             doctor.writers, rate_text(doctor.one_file_rate), rate_text(doctor.several_files_rate)));
+  if (doctor.io_known)
+    text += line("", fmt::format("space is {}; locks {}",
+                                 doctor.in_memory ? "not reserved first, as that takes as long as writing here"
+                                                  : "reserved before anything is written",
+                                 doctor.locks ? "are kept on this host" : "are not kept"));
   text += line("i/o", fmt::format("preadv and pwrite by threads, of which {} compute, buffers of {} together (--jobs, "
                                   "--max-memory)",
                                   doctor.jobs, size_text(doctor.memory_bytes)));
@@ -74,7 +84,10 @@ std::string doctor_json(const Doctor& doctor) {
   json.field("reason", doctor.single_elements.reason).end_object().end_object();
   json.key("filesystem").begin_object().field("path", doctor.path).field("type", doctor.filesystem);
   json.field("free_bytes", doctor.free_bytes).field("io_known", doctor.io_known);
-  json.field("direct_io", doctor.direct_io).field("clones", doctor.clones).end_object();
+  json.field("direct_io", doctor.direct_io).field("clones", doctor.clones).field("locks", doctor.locks);
+  json.field("reserves_space", !doctor.in_memory).field("writers", doctor.writers);
+  json.field("one_file_bytes_per_second", doctor.one_file_rate);
+  json.field("several_files_bytes_per_second", doctor.several_files_rate).end_object();
   json.key("io")
       .begin_object()
       .field("paths", doctor.direct_io ? "preadv/pwrite, O_DIRECT" : "preadv/pwrite")
