@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
-"""Converts a checkpoint from an HTTP server on loopback beside downloads of the same files by curl, in one run.
+"""Converts a checkpoint from a server on loopback beside downloads of the same files by curl, in one run.
 
-usage: scripts/bench_remote.py PROGRAM FOLDER [--layers N] [--rounds N] [--jobs N]
+usage: scripts/bench_remote.py PROGRAM FOLDER [--kind http|hub|s3] [--layers N] [--rounds N] [--jobs N]
+
+The server is a plain one, or answers as the hub does (a list with commit and SHA-256, and a redirection for each large file
+to another host) or as S3 does for requests without a signature.
 
 Makes a model of Qwen3-30B-A3B's shapes in FOLDER, which should be memory (3 layers: 3.9 GB in 8 files), serves it by
 processes that use sendfile, and prints the median seconds of `curl -Z`, of `convert --to megatron` and of `convert --to
@@ -9,6 +12,7 @@ hf --experts grouped`, with their ratios to curl's. Outputs go to FOLDER, too, a
 """
 
 import argparse
+import hashlib
 import http.server
 import json
 import os
@@ -24,6 +28,7 @@ import time
 
 HIDDEN, WIDTH, EXPERTS, VOCAB, HEADS, KV, HEAD = 2048, 768, 128, 32000, 32, 4, 128
 FILES = 8
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 def tensors(layers):
@@ -75,12 +80,52 @@ def make_model(folder, layers):
     return total
 
 
+def blob_of(data):
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+def write_lists(folder):
+    """What the hub and S3 say of the files."""
+    rows, objects = [], ""
+    for path in sorted(folder.iterdir()):
+        size = path.stat().st_size
+        row = {"rfilename": path.name, "size": size}
+        if path.suffix == ".safetensors":
+            with open(path, "rb") as file:
+                row["lfs"] = {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "size": size}
+            row["blobId"] = hashlib.sha1(path.name.encode()).hexdigest()
+        else:
+            row["blobId"] = blob_of(path.read_bytes())
+        rows.append(row)
+        objects += (f"<Contents><Key>model/{path.name}</Key><Size>{size}</Size><ETag>&quot;{path.name}-{size}&quot;</ETag>"
+                    "</Contents>")
+    (folder / "hub.json").write_text(json.dumps({"id": "org/name", "sha": COMMIT, "siblings": rows}))
+    (folder / "s3.xml").write_text(f"<ListBucketResult><IsTruncated>false</IsTruncated>{objects}</ListBucketResult>")
+
+
 def handler_of(folder):
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
 
+        def answer(self, status, body, *headers):
+            self.send_response(status)
+            for name, value in (*headers, ("Content-Length", str(len(body)))):
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(body)
+
         def do_GET(self):
+            if self.path.startswith("/api/models/"):
+                return self.answer(200, (folder / "hub.json").read_bytes())
+            if "list-type=2" in self.path:
+                return self.answer(200, (folder / "s3.xml").read_bytes())
+            if "/resolve/" in self.path and self.path.endswith(".safetensors"):
+                name = self.path.rsplit("/", 1)[-1]
+                file = next(row for row in json.loads((folder / "hub.json").read_text())["siblings"] if row["rfilename"] == name)
+                place = f"http://localhost:{self.server.server_port}/store/{name}"
+                return self.answer(302, b"", ("Location", place), ("X-Repo-Commit", COMMIT),
+                                   ("X-Linked-Etag", f'"{file["lfs"]["sha256"]}"'), ("X-Linked-Size", str(file["size"])))
             path = folder / self.path.rsplit("/", 1)[-1]
             if not path.is_file():
                 self.send_error(404)
@@ -93,7 +138,11 @@ def handler_of(folder):
                 self.send_response(206 if wanted else 200)
                 self.send_header("Content-Length", str(end - begin))
                 self.send_header("Accept-Ranges", "bytes")
-                self.send_header("ETag", f'"{path.name}-{size}"')
+                if "/resolve/" in self.path:
+                    self.send_header("X-Repo-Commit", COMMIT)
+                    self.send_header("ETag", f'"{blob_of(path.read_bytes())}"')
+                else:
+                    self.send_header("ETag", f'"{path.name}-{size}"')
                 if wanted:
                     self.send_header("Content-Range", f"bytes {begin}-{end - 1}/{size}")
                 self.end_headers()
@@ -128,6 +177,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("program")
     parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--kind", choices=["http", "hub", "s3"], default="http")
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
@@ -137,12 +187,17 @@ def main():
         return 77
     source, out = options.folder / "model", options.folder / "out"
     total = make_model(source, options.layers)
+    write_lists(source)
     port, children = serve(source, max(2, options.jobs // 2))
-    url = f"http://127.0.0.1:{port}/model/"
+    host = f"http://127.0.0.1:{port}/"
+    url, address = {"http": (host + "model/", host + "model/"), "hub": (f"{host}org/name/resolve/{COMMIT}/", "hf://org/name"),
+                    "s3": (host + "bucket/model/", "s3://bucket/model")}[options.kind]
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "HF_", "http"))}
+    environment = clean | {"HF_ENDPOINT": host, "AWS_ENDPOINT_URL": host, "HOME": str(options.folder)}
     names = [path.name for path in sorted(source.glob("*.safetensors"))]
-    convert = [options.program, "convert", url, str(out), "-q", "-j", str(options.jobs)]
+    convert = [options.program, "convert", address, str(out), "-q", "-j", str(options.jobs)]
     commands = {
-        "curl -Z": ["curl", "-sZ", "--no-progress-meter", "--parallel-immediate", "--parallel-max", "16", "--fail", "--create-dirs",
+        "curl -Z": ["curl", "-sLZ", "--no-progress-meter", "--parallel-immediate", "--parallel-max", "16", "--fail", "--create-dirs",
                     *(word for name in names for word in ("-o", str(out / name), url + name))],
         "convert --to megatron": [*convert, "--to", "megatron"],
         "convert --to hf --experts grouped": [*convert, "--to", "hf", "--experts", "grouped", "--force"],
@@ -152,7 +207,7 @@ def main():
         for _ in range(options.rounds):
             for name, command in commands.items():
                 begin = time.perf_counter()
-                subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
                 taken[name].append(time.perf_counter() - begin)
                 shutil.rmtree(out)
     finally:
@@ -160,7 +215,7 @@ def main():
             os.kill(child, 15)
         shutil.rmtree(source)
     first = statistics.median(taken["curl -Z"])
-    print(f"{total / 1e9:.2f} GB in {FILES} files, -j {options.jobs}, {options.rounds} rounds; seconds: median, all; of curl's")
+    print(f"{options.kind}: {total / 1e9:.2f} GB in {FILES} files, -j {options.jobs}, {options.rounds} rounds; seconds: median, all; of curl's")
     for name, seconds in taken.items():
         all_of_them = ", ".join(f"{each:.2f}" for each in seconds)
         median = statistics.median(seconds)
