@@ -265,7 +265,7 @@ whole_models_refused() {
   status "--optimizer drop: the model" 0 verify "$hf" "$out.out"
   rm -rf "$out".*
 
-  for name in nonsense Megatron hf:; do
+  for name in nonsense megaton hf:; do
     status "--to '$name'" $([[ $name == hf: ]] && echo 4 || echo 2) convert "$hf" "$out.out" --to "$name" -q
     check "--to '$name': nothing is written" absent "$out.out"
   done
