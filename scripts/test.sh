@@ -116,9 +116,11 @@ quick() {
   run_tests build-quick --suite quick
 }
 
-# The suites that a build leaves out. Slurm's daemons, and several hosts in namespaces, want a machine to themselves: only before a release, or by hand. The
-# interop suite judges files, and those are the same from both builds; the wheel is a build of its own.
-declare -A left_out=([build-gcc]="--no-suite slurm --no-suite hosts" [build-asan]="--no-suite slurm --no-suite hosts --no-suite interop --no-suite python")
+# The suites that a build leaves out. Slurm's daemons, and several hosts in namespaces, want a machine to themselves: only
+# before a release, or by hand. The interop suite judges files, and those are the same from both builds; the wheel is a
+# build of its own.
+alone="--no-suite slurm --no-suite hosts"
+declare -A left_out=([build-gcc]=$alone [build-asan]="$alone --no-suite interop --no-suite python")
 
 default() {
   local built=()
