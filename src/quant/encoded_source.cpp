@@ -245,10 +245,24 @@ class CellEncoder {
     const i64 size = size_of(dtype());
     std::vector<std::byte> matrix(static_cast<std::size_t>(cells_.weight().bytes));
     source_.read(tensor_, 0, matrix);
-    for (i64 col = 0; col < cells_.cols(); ++col)
-      for (i64 row = 0; row < rows_; ++row)
-        std::memcpy(stored_.data() + (row * cells_.cols() + col) * size,
-                    matrix.data() + (col * cells_.rows() + first_row_ + row) * size, static_cast<std::size_t>(size));
+    const std::byte* const first = matrix.data() + first_row_ * size;
+    if (size == 2)
+      turn<u16>(first, cells_.rows(), rows_, cells_.cols(), stored_.data());
+    else
+      turn<u32>(first, cells_.rows(), rows_, cells_.cols(), stored_.data());
+  }
+
+  /// Rows of `to` are columns of `from`, whose rows begin `step` elements apart. In tiles, so that lines of both stay
+  /// in the cache.
+  template <typename Bits>
+  static void turn(const std::byte* from, i64 step, i64 rows, i64 cols, std::byte* to) {
+    constexpr i64 kTile = 32;
+    constexpr auto kSize = static_cast<i64>(sizeof(Bits));
+    for (i64 first_row = 0; first_row < rows; first_row += kTile)
+      for (i64 first_col = 0; first_col < cols; first_col += kTile)
+        for (i64 row = first_row; row < std::min(first_row + kTile, rows); ++row)
+          for (i64 col = first_col; col < std::min(first_col + kTile, cols); ++col)
+            std::memcpy(to + (row * cols + col) * kSize, from + (col * step + row) * kSize, sizeof(Bits));
   }
 
   void set_scales() {
@@ -314,9 +328,16 @@ class EncodedSource final : public Source {
   void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const override {
     const Entry& entry = entries_.at(tensor);
     if (entry.made == Made::AsStored) return source_->read_scattered(entry.stored, offset, pieces);
+    if (pieces.size() == 1) return read_made(entry, offset, pieces.front());
+    // Pieces may be rows, and a turned matrix is read whole for any part of it.
+    std::size_t bytes = 0;
+    for (const std::span<std::byte> piece : pieces) bytes += piece.size();
+    std::vector<std::byte> made(bytes);
+    read_made(entry, offset, made);
+    auto next = made.begin();
     for (const std::span<std::byte> piece : pieces) {
-      read_made(entry, offset, piece);
-      offset += std::ssize(piece);
+      std::copy_n(next, piece.size(), piece.begin());
+      next += std::ssize(piece);
     }
   }
 
@@ -394,7 +415,8 @@ class EncodedSource final : public Source {
     for (std::size_t i = 0; i < weights_.size(); ++i) {
       CellEncoder encoder(*source_, encoder_, weights_[i], EncodePath::Fast, second_of(i));
       const Cells cells = cells_of(i);
-      const i64 step = share < 1 ? 1 : encoder.batch();
+      // A part of a turned matrix takes as long as all of it.
+      const i64 step = share < 1 && !cells.turned() ? 1 : encoder.batch();
       for (i64 begin = 0; begin < cells.grid_rows(); begin += step) {
         if (share < 1 && (due += share) < 1) continue;
         if (share < 1) due -= 1;
