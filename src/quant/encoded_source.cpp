@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -247,7 +248,7 @@ class CellEncoder {
     source_.read(tensor_, 0, matrix);
     const std::byte* const first = matrix.data() + first_row_ * size;
     if (size == 2)
-      turn<u16>(first, cells_.rows(), rows_, cells_.cols(), stored_.data());
+      turn<std::uint16_t>(first, cells_.rows(), rows_, cells_.cols(), stored_.data());
     else
       turn<u32>(first, cells_.rows(), rows_, cells_.cols(), stored_.data());
   }
