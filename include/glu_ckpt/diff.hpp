@@ -103,7 +103,8 @@ struct LayerDiff {
   i64 differing_elements = 0;
   /// The figures of all elements that are numbers, which `numbers.elements` counts.
   ElementDiff numbers = {};
-  /// Those of the matrices and tensors that differ, of which alone the norms are known after hashes were compared.
+  /// The figures of the matrices and tensors that differ. The relative norm is taken of these alone, since equal ones
+  /// may not have been read: their hashes agreed.
   ElementDiff changed = {};
 };
 
@@ -120,7 +121,7 @@ struct Diff {
   i64 bytes = 0;
 };
 
-/// What differs of one expert, or one tensor that belongs to none.
+/// The differences of one expert, or of one tensor that belongs to no expert.
 struct ChangedPart {
   /// "layer 3 routed expert 7", or the tensor's name.
   std::string name;

@@ -99,7 +99,7 @@ i64 most_taken(const Conversion& conversion, const std::vector<i64>& left) {
 
 DiskRoom room_for(const Conversion& conversion, const std::vector<i64>& left) {
   DiskRoom room = disk_room(conversion, most_taken(conversion, left));
-  // What was removed is gone when the rest turns out not to fit.
+  // An estimate that is too low would be found out only after files of the source were removed.
   room.least = room.needed;
   return room;
 }

@@ -54,7 +54,7 @@ struct DiskRoom {
   /// Bytes of tensors, headers and the source's other files, at the most.
   i64 needed = 0;
   FilesystemInfo filesystem;
-  /// Those of them that are sure: what is needed beside the tensors is an estimate.
+  /// The part of `needed` that is certain. The rest, for headers and other files, is an estimate.
   i64 least = needed;
 
   bool is_enough() const { return least <= filesystem.free_bytes; }

@@ -38,7 +38,7 @@ void cell_scales(const Encoder& encoder, std::span<const float> greatest, Dtype 
 /// The second scale of a matrix, or of gate and up together, whose greatest magnitude is `greatest`.
 float second_scale(const EncoderRow& row, float greatest, Dtype dtype);
 
-/// Where a row has several cells, each but the last has a multiple of so many weights.
+/// A cell that is not the last of its row has a multiple of so many weights.
 inline constexpr i64 kLeastCell = 16;
 
 /// Raises `greatest`, one for each `cell_cols` of `count` weights, to their greatest magnitude; infinite where one is

@@ -85,7 +85,7 @@ std::string loaders_text(const LoadsIn& found) {
   return text;
 }
 
-/// What the record says that a run of this program changed besides the layout.
+/// Lists the changes besides the layout that a run of this program made and noted in the record.
 std::string history_text(const PageSide& side) {
   constexpr std::pair<std::string_view, std::string_view> kChanges[] = {{"merged", "an adapter was merged"},
                                                                         {"filled", "filled in"},
