@@ -47,6 +47,7 @@ class GroupedLinear(torch.nn.Module):
         self.use_bias = bias
         self.single_grouped_weight, self.single_grouped_bias = single_grouped_weight, single_grouped_bias
         self.fuse_wgrad_accumulation = fuse_wgrad_accumulation
+        self._names: dict[str, list[str]] = {}
         self._add("weight", single_grouped_weight, (out_features, in_features), params_dtype, device)
         if bias:
             self._add("bias", single_grouped_bias, (out_features,), params_dtype, device)
@@ -60,8 +61,9 @@ class GroupedLinear(torch.nn.Module):
         if grouped:
             self.register_parameter(name, parameter(self.num_gemms))
             return
-        for i in range(self.num_gemms):
-            self.register_parameter(f"{name}{i}", parameter())
+        self._names[name] = [f"{name}{i}" for i in range(self.num_gemms)]
+        for each in self._names[name]:
+            self.register_parameter(each, parameter())
 
     def reset_parameters(self) -> None:
         """Weights of a standard deviation of 0.02, as Megatron's default, and biases of 0."""
@@ -72,13 +74,21 @@ class GroupedLinear(torch.nn.Module):
 
     def weights(self) -> list[torch.Tensor]:
         """The grouped weight, or one for each expert."""
-        return [self.weight] if self.single_grouped_weight else [getattr(self, f"weight{i}") for i in range(self.num_gemms)]
+        return [self.weight] if self.single_grouped_weight else self._of_experts("weight")
 
     def biases(self) -> list[torch.Tensor]:
         """The grouped bias, or one for each expert; none without biases."""
         if not self.use_bias:
             return []
-        return [self.bias] if self.single_grouped_bias else [getattr(self, f"bias{i}") for i in range(self.num_gemms)]
+        return [self.bias] if self.single_grouped_bias else self._of_experts("bias")
+
+    def _of_experts(self, name: str) -> list[torch.Tensor]:
+        """Of hundreds of experts, past torch's search for each attribute; but not past parametrizations, which are none of
+        the module's parameters."""
+        names, parameters = self._names[name], self._parameters
+        if all([each in parameters for each in names]):
+            return [parameters[each] for each in names]
+        return [getattr(self, each) for each in names]
 
     def weight_buffers(self, weights: list[torch.Tensor], is_first_microbatch: Optional[bool]) -> Buffers:
         """Where the gradients of its weights go: `main_grad`, or None for `.grad`."""

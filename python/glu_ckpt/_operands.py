@@ -10,10 +10,11 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Optional, Union
+from typing import Any, NamedTuple, NoReturn, Optional, Union
 
 import torch
 
+from . import _core
 from ._error import ArgumentError
 
 Tensors = Union[torch.Tensor, Sequence[torch.Tensor]]
@@ -22,7 +23,7 @@ Stack = tuple[list[int], str, int, int]
 NO_STACK: Stack = ([], "BF16", 0, 1)
 
 _DTYPES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
-_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
+PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 _raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
 #: Rows of tensors begin at multiples of so many bytes where Hopper's matrix instructions read them.
 _ALIGNMENT = 16
@@ -67,7 +68,7 @@ def refuse_vmap(*unused: Any) -> Any:
 
 def are_plain(t: torch.Tensor, lists: Sequence[Sequence[torch.Tensor]]) -> bool:
     """The same of a tensor and of those that come with it; a list is of one type."""
-    return is_plain(t) and all(not tensors or type(tensors[0]) in _PLAIN for tensors in lists)
+    return is_plain(t) and all(not tensors or type(tensors[0]) in PLAIN for tensors in lists)
 
 
 def check_memory(name: str, t: torch.Tensor) -> None:
@@ -116,31 +117,26 @@ def stack_of(name: str, tensors: Sequence[torch.Tensor], axes: int, experts: int
     if len(tensors) == 1 and first.device == device and first.is_contiguous():
         check_memory(name, first)
         return [first.data_ptr()], dtype_name(name, first), rows, cols
-    addresses = list(map(torch.Tensor.data_ptr, tensors)) if _are_alike(tensors, device) else []
-    if not addresses or _lacks_memory(tensors, addresses):
+    addresses = _core.alike_addresses(list(tensors)) if first.device == device else None
+    if addresses is None or _lacks_memory(tensors, addresses):
         _refuse_one(name, tensors, device)
     return addresses, dtype_name(name, first), rows, cols
 
 
-_kind_of = operator.attrgetter("device", "dtype", "shape")
-
-
-def _are_alike(tensors: Sequence[torch.Tensor], device: torch.device) -> bool:
-    """Whether all are on the device, contiguous, and of the first one's dtype and shape. A step asks this of each expert
-    several times, so no line of Python is run for each."""
-    first = tensors[0]
-    return set(map(_kind_of, tensors)) == {(device, first.dtype, first.shape)} and all(
-        map(torch.Tensor.is_contiguous, tensors)
-    )
+#: No memory lies below; the addresses of freed storages are distances from 0, which are smaller.
+_LOWEST_ADDRESS = 1 << 44
 
 
 def _lacks_memory(tensors: Sequence[torch.Tensor], addresses: Sequence[int]) -> bool:
     """Whether check_memory refuses one of them."""
-    offsets = map(tensors[0].element_size().__mul__, map(torch.Tensor.storage_offset, tensors))
-    return any(map(operator.eq, addresses, offsets)) or any(map(torch.Tensor.is_neg, tensors))
+    if min(addresses) < _LOWEST_ADDRESS:
+        offsets = map(tensors[0].element_size().__mul__, map(torch.Tensor.storage_offset, tensors))
+        if any(map(operator.eq, addresses, offsets)):
+            return True
+    return any(map(torch.Tensor.is_neg, tensors))
 
 
-def _refuse_one(name: str, tensors: Sequence[torch.Tensor], device: torch.device) -> None:
+def _refuse_one(name: str, tensors: Sequence[torch.Tensor], device: torch.device) -> NoReturn:
     """The error of the first tensor that is not like the others, or lacks memory."""
     first = tensors[0]
     for i, t in enumerate(tensors):
@@ -150,6 +146,7 @@ def _refuse_one(name: str, tensors: Sequence[torch.Tensor], device: torch.device
                 f"tensor of {first.dtype} and shape {list(first.shape)} on {device} is needed"
             )
         check_memory(f"{name} {i}", t)
+    raise ArgumentError(f"{name}: {len(tensors)} tensors of {first.dtype}, which DLPack does not describe")
 
 
 def num_experts(tensors: Sequence[torch.Tensor]) -> int:
@@ -343,7 +340,7 @@ def listed(name: str, given: Optional[Tensors]) -> list[torch.Tensor]:
     if given is None:
         return []
     tensors = [given] if isinstance(given, torch.Tensor) or not isinstance(given, Iterable) else list(given)
-    if not _PLAIN.issuperset(map(type, tensors)):
+    if not PLAIN.issuperset(map(type, tensors)):
         for t in tensors:
             check_tensor(name, t)
             if hasattr(t, "placements"):

@@ -192,7 +192,7 @@ class Mxfp8Tensor:
 def decoded_weights(name: str, given: Any, x: torch.Tensor) -> Any:
     """The weights as tensors, where they are in MXFP8."""
     several = list(given) if isinstance(given, (list, tuple)) else [given]
-    if not any(isinstance(t, Mxfp8Tensor) for t in several):
+    if not any(issubclass(kind, Mxfp8Tensor) for kind in set(map(type, several))):
         return given
     decoded = []
     for t in several:

@@ -3,17 +3,16 @@ autograd; the output and the gradient of x to the caller's tensors."""
 
 from __future__ import annotations
 
-import bisect
 import functools
-import operator
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any, Optional
 
 import torch
 
+from . import _core
 from ._error import ArgumentError
-from ._operands import Stack, as_given, copy_rows, is_plain
+from ._operands import PLAIN, Stack, as_given, copy_rows, is_plain
 
 
 class GivenBuffers:
@@ -47,12 +46,22 @@ class MainGrads:
 
     def of(self, needed: Sequence[bool]) -> Sequence[torch.Tensor]:
         """As GivenBuffers.of."""
+        if all(needed) and not torch.compiler.is_compiling() and not any_has("get_main_grad", self.owners):
+            # As most have them, a layer's at once.
+            grads = [getattr(owner, "main_grad", None) for owner in self.owners]
+            if PLAIN.issuperset(map(type, grads)) and _core.have_same_shapes(grads, list(self.owners)):
+                return grads
         found = {i: _main_grad(i, self.owners[i]) for i, need in enumerate(needed) if need}
         any_dtype = next(iter(found.values())).dtype
         return [
             found[i] if need else torch.zeros_like(weight, dtype=any_dtype, requires_grad=False)
             for i, (weight, need) in enumerate(zip(self.owners, needed))
         ]
+
+
+def any_has(name: str, tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether somebody gave one of them this attribute."""
+    return any([hasattr(t, name) for t in tensors])  # A generator takes twice the time.
 
 
 def _main_grad(i: int, weight: torch.Tensor) -> torch.Tensor:
@@ -106,7 +115,7 @@ def found_for_both(
 
 def waits_for_hooks(buffers: Buffers) -> bool:
     """Whether Megatron-Core waits for hooks of these parameters."""
-    return buffers is not None and any(hasattr(owner, "grad_added_to_main_grad") for owner in buffers.owners)
+    return buffers is not None and any_has("grad_added_to_main_grad", buffers.owners)
 
 
 # A graph that a stream captures may make one of these, in memory that then stays that graph's: it is never freed.
@@ -133,6 +142,8 @@ def weight_grads(
     buffers: Buffers, tensors: Sequence[torch.Tensor], grad: Optional[torch.Tensor], needed: Sequence[bool]
 ) -> list[Optional[torch.Tensor]]:
     """For autograd, of one layer's weights; `grad` is the gradient of all, where it did not go to buffers."""
+    if buffers is not None and not waits_for_hooks(buffers):
+        return [None] * len(tensors)
     if buffers is not None:
         return [_accumulated(owner, t) if need else None for owner, t, need in zip(buffers.owners, tensors, needed)]
     return [None] * len(tensors) if grad is None else as_given(tensors, grad, needed)
@@ -164,32 +175,15 @@ def check_buffers(name: str, buffers: Sequence[torch.Tensor], found: Stack, rows
         raise ArgumentError(f"{name}: requires a gradient, as a gradient's buffer does not; give its detach()")
 
 
-_size_of = attrgetter("nbytes")
-
-
-def _spans(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
-    """Where each begins and ends."""
-    begins = list(map(torch.Tensor.data_ptr, tensors))
-    return list(zip(begins, map(operator.add, begins, map(_size_of, tensors))))
-
-
 def check_apart(buffers: Sequence[torch.Tensor], weights: Sequence[torch.Tensor] = ()) -> None:
     """Whether buffers share memory neither with each other, as several are written at once, nor with weights."""
-    if not buffers:
-        return
-    begins, ends = zip(*sorted(_spans(buffers)))
-    if any(map(operator.gt, ends, begins[1:])):
+    buffers = list(buffers)
+    if _core.overlap_each_other(buffers):
         raise ArgumentError(
             f"two of {len(buffers)} buffers for weights' gradients share memory; tied weights need a buffer for each use"
         )
-    read = _spans(weights)
-    # Buffers mostly lie together, beside all weights.
-    if not read or ends[-1] <= min(read)[0] or max(end for _, end in read) <= begins[0]:
-        return
-    for begin, end in read:
-        before = bisect.bisect_left(begins, end) - 1
-        if before >= 0 and begin < end and begin < ends[before]:
-            raise ArgumentError("a buffer for weights' gradients shares memory with a weight")
+    if buffers and _core.overlap(buffers, list(weights)):
+        raise ArgumentError("a buffer for weights' gradients shares memory with a weight")
 
 
 def owners_of(layers: Sequence[Buffers]) -> list[torch.Tensor]:

@@ -116,12 +116,13 @@ void BorrowedTensor::take_capsule(const nb::object& capsule) {
       fail(ErrorCode::NotSupported, {}, "{}: DLPack {}.{}; version 1 is supported", name_, managed->major,
            managed->minor);
     read_only_ = (managed->flags & kDlReadOnly) != 0;
-    view_ = view_of(managed->tensor, name_);
+    described_ = managed->tensor;
   } else if (PyCapsule_IsValid(capsule.ptr(), "dltensor") != 0) {
-    view_ = view_of(static_cast<const DlManaged*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"))->tensor, name_);
+    described_ = static_cast<const DlManaged*>(PyCapsule_GetPointer(capsule.ptr(), "dltensor"))->tensor;
   } else {
     fail(ErrorCode::Usage, {}, "{}: its __dlpack__ gave no DLPack capsule", name_);
   }
+  view_ = view_of(described_, name_);
 }
 
 void BorrowedTensor::take_buffer(nb::handle object, const std::string& why) {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "dlpack.hpp"
 #include "glu_ckpt/ops/output_buffer.hpp"
 
 namespace glu_ckpt::python {
@@ -21,6 +22,8 @@ class BorrowedTensor {
   const TensorView& view() const { return view_; }
   /// The view, for writing. Throws Usage where the memory is read-only.
   const TensorView& writable() const;
+  /// As `__dlpack__` described it; without axes and address where the buffer protocol did.
+  const DlTensor& described() const { return described_; }
 
  private:
   void take_capsule(const nanobind::object& capsule);
@@ -28,6 +31,7 @@ class BorrowedTensor {
 
   std::string name_;
   TensorView view_;
+  DlTensor described_;
   bool read_only_ = false;
   /// The capsule, or the memoryview: either gives the memory back when it goes.
   nanobind::object owner_;

@@ -40,6 +40,7 @@ NB_MODULE(_core, module) {
   bind_diff(module);
   bind_grouped_mlp(module);
   bind_state_plan(module);
+  bind_many(module);
   bind_recipes(module);
   bind_training(module);
 }

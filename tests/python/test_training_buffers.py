@@ -70,7 +70,48 @@ def test_main_grad_may_change_before_the_backward():
     check_main_grads(module, times=2)
 
 
-def test_buffers_that_share_memory_are_refused():
+@pytest.fixture(params=["by C", "by capsules"])
+def described(request, monkeypatch):
+    """torch before 2.10 has no C functions that describe its tensors."""
+    if request.param == "by capsules":
+        monkeypatch.setattr(torch.Tensor, "__dlpack_c_exchange_api__", None, raising=False)
+
+
+def test_many_tensors_at_once(described):
+    core, memory = glu_ckpt._core, torch.arange(4000, dtype=torch.float32)
+
+    def part(begin, *shape):
+        return memory[begin : begin + torch.Size(shape).numel()].view(shape)
+
+    alike = [part(0, 4, 6), torch.nn.Parameter(part(100, 4, 6)), part(24, 4, 6).detach()]
+    assert core.alike_addresses(alike) == [t.data_ptr() for t in alike]
+    transposed, expanded = part(200, 6, 4).t(), part(300, 6).expand(4, 6)
+    for other in (part(0, 6, 4), part(0, 4, 6).double(), part(0, 4, 6).to("meta"), transposed, expanded, part(0, 24)):
+        try:
+            found = core.alike_addresses([*alike, other])
+        except (BufferError, RuntimeError, glu_ckpt.Error):
+            found = None  # A tensor without memory.
+        assert found is None, other
+    # Where an axis has one value its stride says nothing.
+    assert core.alike_addresses([part(0, 1, 6), memory.as_strided((1, 6), (77, 1), 50)])
+    assert core.have_same_shapes([part(0, 2, 3), part(0, 5)], [part(9, 2, 3), part(1, 5).double()])
+    assert not core.have_same_shapes([part(0, 2, 3), part(0, 5)], [part(9, 5), part(1, 2, 3)])
+    assert not core.have_same_shapes([part(0, 5)], [])
+    assert not core.overlap_each_other([part(0, 10), part(20, 10), part(10, 10)])
+    assert core.overlap_each_other([part(0, 10), part(20, 10), part(9, 4)])
+    assert core.overlap_each_other([part(0, 100), part(5, 2)])
+    assert not core.overlap_each_other([part(0, 10), part(5, 0), torch.zeros(0)])
+    lie_apart = [part(100, 10), part(0, 10), part(50, 10)]
+    assert not core.overlap(lie_apart, [part(10, 40), part(60, 40), part(110, 40), part(55, 0)])
+    for begin, length in ((0, 1), (9, 41), (59, 1), (40, 30), (0, 2000), (109, 1)):
+        assert core.overlap(lie_apart, [part(3000, 9), part(begin, length)]), (begin, length)
+    # Six values, though nbytes says 2,400: only these are read.
+    assert not core.overlap([part(10, 40)], [part(4, 6).expand(100, 6)])
+    assert core.overlap([part(10, 40)], [part(5, 6).expand(100, 6)])
+    assert core.overlap([part(10, 40)], [memory.as_strided((3,), (20,), 0)])
+
+
+def test_buffers_that_share_memory_are_refused(described):
     given = tensors()
     tied = given["fc1"][0].requires_grad_()
     buffer, square = torch.zeros(2 * WIDTH, H), torch.zeros(E, H, H)
@@ -280,7 +321,7 @@ def test_no_gradient_of_the_output():
     assert not any(w.main_grad.any() for w in module.linear_fc2.weights())
 
 
-def test_buffers_are_checked_by_name():
+def test_buffers_are_checked_by_name(described):
     given = tensors()
     fc1, fc2 = given["fc1"].requires_grad_(), given["fc2"].requires_grad_()
     shape = (E, 2 * WIDTH, H)

@@ -25,6 +25,13 @@ def test_tensors_without_memory_are_refused():
         run(ops.grouped_mlp, tensors(), splits)
     with pytest.raises(glu_ckpt.Error, match="splits: .* has no memory"):
         ops.grouped_linear(tensors()["x"], splits, tensors()["fc1"])
+    # One of many, whose address is the distance from the begin of a memory that is gone.
+    for offset in (0, 5):
+        given, freed = tensors(), torch.zeros(2 * WIDTH * H + offset)
+        given["fc1"] = [*given["fc1"].unbind(0)[:3], freed[offset:].view(2 * WIDTH, H)]
+        freed.untyped_storage().resize_(0)
+        with pytest.raises(glu_ckpt.Error, match="fc1 3: .* has no memory"):
+            run(ops.grouped_mlp, given)
     for name in ("fc1", "fc2_bias"):
         given = tensors()
         given[name] = [t if e < 2 else TwoTensor(t, t) for e, t in enumerate(given[name])]
