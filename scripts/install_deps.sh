@@ -84,6 +84,9 @@ fi
 if [[ ${1:-} == tests ]] && ! command -v sshfs >/dev/null; then
   install openssh-server sshfs iproute2 || echo "install_deps: no sshfs; conversions on two hosts stay untested" >&2
 fi
+if [[ ${1:-} == tests ]] && ! command -v chromium >/dev/null; then
+  install chromium || echo "install_deps: no Chromium; the pages of \`report\` stay unseen" >&2
+fi
 if [[ ${1:-} == tests ]] && ! command -v slurmctld >/dev/null; then
   install slurm-wlm || echo "install_deps: no Slurm; the batch script stays untested" >&2
 fi

@@ -120,7 +120,7 @@ quick() {
 # before a release, or by hand. The interop suite judges files, and those are the same from both builds; the wheel is a
 # build of its own.
 alone="--no-suite slurm --no-suite hosts"
-declare -A left_out=([build-gcc]=$alone [build-asan]="$alone --no-suite interop --no-suite python")
+declare -A left_out=([build-gcc]=$alone [build-asan]="$alone --no-suite interop --no-suite python --no-suite browser")
 
 default() {
   local built=()

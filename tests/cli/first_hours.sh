@@ -315,7 +315,7 @@ first_hours_third() {
   prints "2: a dense model" 0 "path        $TESTDATA/whole/llama3/hf
 format      safetensors, 1 file, 108.93 kB (108928 bytes)
 tensors     30, BF16
-layout      hf:llama, a dense model, split
+layout      hf:llama, a dense model, split (gate and up are two tensors)
 parameters  52.94K (52944)
 model       3 layers, vocabulary 86, context 131072
 attention   grouped-query: 6 heads, 2 of keys and values

@@ -1,5 +1,5 @@
-# The page that `report` writes: its structure, its figures, and names that try to be more than names. How it looks was
-# seen in Chromium (docs/report-*.png).
+# The page that `report` writes: its structure, its figures, and names that try to be more than names. tests/browser looks
+# at it in Chromium, as people did (docs/report-*.png).
 
 # page NAME ARGUMENTS...: what check_page.py finds in $WORK/page.html.
 page() {
@@ -57,7 +57,9 @@ t['$gate'][2] = b'\\x80\\x44' + t['$gate'][2][2:]"
   check "its row is there" grep -q '<tr id="tensor0"><th scope="row"><code>layer 1 routed expert 3 gate weight</code>' "$WORK/page.html"
   check "the command and the date" grep -Eq "<p class=\"made\">glu-ckpt [0-9.]+, [0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2} UTC: glu-ckpt report $hf $WORK/odd " "$WORK/page.html"
   check "what is the same is there once" [ "$(grep -c '>parameters</th><td>143248, 81808 for each token</td></tr>' "$WORK/page.html")" == 1 ]
-  check "a picture for each width" [ "$(grep -c '<svg class="broad"' "$WORK/page.html") $(grep -c '<svg class="slim"' "$WORK/page.html")" == "2 2" ]
+  check "a picture for each width" [ "$(grep -c '<svg class="broad"' "$WORK/page.html") $(grep -c '<svg class="slim"' "$WORK/page.html")" == "1 1" ]
+  check "what is alike is drawn once" grep -q '<strong>A and B, routed experts</strong>: split: gate and up are two tensors of 32 rows. Each expert has a tensor of its own (indexed).' "$WORK/page.html"
+  check "layers of one size are one row" grep -q '<th scope="row">0 to 1</th><td><span class="bar"[^>]*></span>130.38 kB (45.5%) each</td>' "$WORK/page.html"
   check "nothing waits to be laid out" [ "$(grep -c 'class="[a-z ]*late' "$WORK/page.html")" == 0 ]
   check "a cell knows its layer" grep -qF -- "--layer:'layer 1, '" "$WORK/page.html"
   reported "report of a dense model" 0 "$TESTDATA/whole/llama3/hf"

@@ -59,7 +59,7 @@ model_size() {
   prints "inspect of a whole model" 0 "path        $hf
 format      safetensors, 1 file, 293.95 kB (293952 bytes)
 tensors     69, BF16
-layout      hf:qwen3_moe, indexed, split
+layout      hf:qwen3_moe, indexed (a tensor for each expert), split (gate and up are two tensors)
 glu from    the naming, which fixes it
 moe layers  2: 8 experts, hidden size 64, intermediate size 32
 parameters  143.25K (143248), 81.81K of them for each token

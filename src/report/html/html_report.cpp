@@ -23,8 +23,8 @@ namespace {
 
 /// So many tensors are listed, the largest differences first; `diff -v` lists all.
 constexpr std::size_t kMostTensors = 500;
-/// A longer table is laid out when somebody scrolls there.
-constexpr std::size_t kFewRows = 200;
+/// So many of them are seen at once; the others are folded. Links from the first sentence lead to what is seen.
+constexpr std::size_t kSeenTensors = 25;
 
 /// One side of the page.
 struct PageSide {
@@ -187,28 +187,40 @@ std::string byte_tables(const std::vector<const PageSide*>& sides) {
   return text;
 }
 
-/// A picture for each order that occurs among a side's layers, routed and shared.
+/// A picture for each order that occurs among the layers of a side, routed and shared; one for both sides where they
+/// have the same.
 std::string pictures(const std::vector<const PageSide*>& sides) {
-  std::string text;
-  int number = 0;
+  struct Picture {
+    std::string what, whose;
+    ExpertBlock block;
+  };
+  std::vector<Picture> found;
   for (const PageSide* side : sides) {
     if (!side->inspection.recognition) continue;
-    std::set<std::string> seen;
-    const std::string whose = sides.size() == 1 ? "" : side == sides.front() ? "A, " : "B, ";
+    const std::string whose = side == sides.front() ? "A" : "B";
+    const auto add = [&](const std::string& what, const ExpertBlock& block) {
+      const auto same = std::ranges::find_if(found, [&](const Picture& other) {
+        return other.what == what && picture_sentence(other.block) == picture_sentence(block);
+      });
+      if (same == found.end())
+        found.push_back({what, whose, block});
+      else if (same->whose == "A" && whose == "B")
+        same->whose = "A and B";
+    };
     if (const LayoutAnswers& layout = side->inspection.recognition->layout;
         layout.is_dense() && side->inspection.size.dense_width > 0) {
       ExpertBlock dense;
       dense.intermediate_size = side->inspection.size.dense_width;
       dense.glu = layout.glu;
-      text += row_picture(dense, whose + "the MLP of a dense model", fmt::format("rows{}", number++));
+      add("the MLP of a dense model", dense);
     }
-    for (const ExpertBlock& block : side->inspection.recognition->blocks) {
-      if (block.is_optimizer_state()) continue;
-      const std::string set = block.set == ExpertSet::Routed ? "routed experts" : "shared expert";
-      if (!seen.insert(set + order_sentence(block)).second) continue;
-      text += row_picture(block, whose + set, fmt::format("rows{}", number++));
-    }
+    for (const ExpertBlock& block : side->inspection.recognition->blocks)
+      if (!block.is_optimizer_state()) add(block.set == ExpertSet::Routed ? "routed experts" : "shared expert", block);
   }
+  std::string text;
+  for (std::size_t i = 0; i < found.size(); ++i)
+    text += row_picture(found[i].block, (sides.size() == 1 ? "" : found[i].whose + ", ") + found[i].what,
+                        fmt::format("rows{}", i));
   return text.empty() ? "<p>No experts and no gated MLP were recognized.</p>\n" : text;
 }
 
@@ -318,13 +330,13 @@ std::string layer_rows(const Diff& diff) {
   std::string rows;
   for (const LayerDiff& layer : diff.layers)
     rows += table_row(layer.layer.empty() ? "no layer" : html(layer.layer),
-                      {fmt::format("{} of {}", layer.differing, layer.tensors),
-                       fmt::format("{} of {}", layer.differing_elements, layer.elements),
-                       number(layer.numbers.elements > 0, layer.numbers.max_abs),
+                      {number(layer.numbers.elements > 0, layer.numbers.max_abs),
                        number(layer.numbers.elements > 0, layer.numbers.rms()),
                        number(layer.changed.elements > 0, layer.changed.relative_norm()),
-                       cosine(layer.changed.elements > 0, layer.changed.cosine()), fmt::format("{}", layer.only_in_one),
-                       fmt::format("{}", layer.unlike)});
+                       cosine(layer.changed.elements > 0, layer.changed.cosine()),
+                       fmt::format("{} of {}", layer.differing, layer.tensors),
+                       fmt::format("{} of {}", layer.differing_elements, layer.elements),
+                       fmt::format("{}", layer.only_in_one), fmt::format("{}", layer.unlike)});
   return rows;
 }
 
@@ -348,21 +360,18 @@ std::string first_place(const TensorDiff& tensor) {
                           value(tensor.first->number_b, tensor.first->b)));
 }
 
-std::string tensor_rows(const Diff& diff) {
+/// A row for each of diff.tensors[first, last).
+std::string tensor_rows(const Diff& diff, const std::set<std::size_t>& linked, std::size_t first, std::size_t last) {
   std::string rows;
-  std::map<std::size_t, std::string> linked;
-  for (const ChangedPart& one : far_off(diff.tensors)) linked[one.tensor] = fmt::format("id=\"tensor{}\"", one.tensor);
-  for (const TensorDiff& tensor : diff.tensors) {
-    const auto index = static_cast<std::size_t>(&tensor - diff.tensors.data());
-    if (index == kMostTensors) break;
+  for (std::size_t index = first; index < last; ++index) {
+    const TensorDiff& tensor = diff.tensors[index];
     const ElementDiff found = tensor.elements.value_or(ElementDiff());
     rows += table_row(html_name(tensor.name),
-                      {html(what_differs(tensor)),
-                       tensor.elements ? fmt::format("{} of {}", found.differing, found.elements) : "none",
-                       number(tensor.has_numbers, found.max_abs), number(tensor.has_numbers, found.rms()),
+                      {number(tensor.has_numbers, found.max_abs), number(tensor.has_numbers, found.rms()),
                        number(tensor.has_numbers, found.relative_norm()), cosine(tensor.has_numbers, found.cosine()),
-                       first_place(tensor)},
-                      linked[index]);
+                       tensor.elements ? fmt::format("{} of {}", found.differing, found.elements) : "none",
+                       html(what_differs(tensor)), first_place(tensor)},
+                      linked.contains(index) ? fmt::format("id=\"tensor{}\"", index) : "");
   }
   return rows;
 }
@@ -391,13 +400,27 @@ std::string verdict_sentence(const Diff& diff) {
 }
 
 std::string difference_tables(const Diff& diff) {
+  const std::vector<std::string> headings = {"name",   "max abs",  "RMS",  "relative norm",
+                                             "cosine", "elements", "form", "first difference"};
+  const std::size_t listed = std::min(diff.tensors.size(), kMostTensors);
+  std::size_t seen = std::min(listed, kSeenTensors);
+  std::set<std::size_t> linked;
+  for (const ChangedPart& one : far_off(diff.tensors))
+    if (one.tensor < kMostTensors) {
+      linked.insert(one.tensor);
+      seen = std::max(seen, one.tensor + 1);
+    }
   std::string text = table("Layers that differ, the largest difference first",
-                           {"layer", "matrices and tensors", "elements", "max abs", "RMS", "relative norm", "cosine",
+                           {"layer", "max abs", "RMS", "relative norm", "cosine", "matrices and tensors", "elements",
                             "only in one", "of another dtype or shape"},
                            layer_rows(diff), "numbers");
-  text += table("Matrices and tensors that differ, the largest difference first",
-                {"name", "form", "elements", "max abs", "RMS", "relative norm", "cosine", "first difference"},
-                tensor_rows(diff), diff.tensors.size() > kFewRows ? "numbers tensors late" : "numbers tensors");
+  text += table("Matrices and tensors that differ, the largest difference first", headings,
+                tensor_rows(diff, linked, 0, seen), "numbers tensors");
+  if (listed > seen)
+    text += fmt::format("<details><summary>{} more that differ</summary>\n", listed - seen) +
+            table("Matrices and tensors that differ, continued", headings, tensor_rows(diff, linked, seen, listed),
+                  "numbers tensors") +
+            "</details>\n";
   if (diff.tensors.size() > kMostTensors)
     text += fmt::format("<p>And {} more: <code>glu-ckpt diff A B -v</code> lists all.</p>\n",
                         diff.tensors.size() - kMostTensors);

@@ -19,7 +19,7 @@ std::string table_row(std::string_view heading, const std::vector<std::string>& 
 
 /// A table with a caption and headings of its columns; all are HTML already. It is a region of its own, which the
 /// keyboard scrolls where it is wider than the page. Cells of the class "numbers" are not broken into
-/// lines; of "silent" tables the caption is for screen readers alone; "late" ones are laid out when they are in sight.
+/// lines; of "silent" tables the caption is for screen readers alone.
 std::string table(std::string_view caption, const std::vector<std::string>& headings, const std::string& rows,
                   std::string_view css_class = "words");
 

@@ -42,7 +42,8 @@ th { font-weight: 600; }
 .silent caption { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
 .numbers th, .numbers td { white-space: nowrap; }
 .numbers td, .numbers thead th:not(:first-child) { text-align: right; }
-.tensors td:is(:nth-child(2), :last-child), .tensors thead th:is(:nth-child(2), :last-child) { text-align: left; }
+.tensors td:nth-last-child(-n + 2), .tensors thead th:nth-last-child(-n + 2) { text-align: left; }
+.numbers tbody th { overflow-wrap: anywhere; }
 :target { background: var(--soft); outline: 2px solid var(--link); }
 .warn { color: var(--warn); border-left: .3rem solid currentColor; padding-left: .7rem; }
 .verdict { font-size: 1.1rem; font-weight: 600; max-width: none; }
@@ -96,10 +97,14 @@ form { display: flex; flex-wrap: wrap; gap: .6rem 1rem; } fieldset { border: 1px
   --level-p: #fde725; }
 /* The darkest of them would look like cells that are equal. */
 @media (prefers-color-scheme: dark) { .heat { --level-a: #3b2a5c; --level-b: #403370; --level-c: #423c7c; } }
-@media (max-width: 46rem) { .scale i { width: .7rem; } }
-@media print { .wide, .late { overflow: visible; background: none; content-visibility: visible; } body { max-width: none; }
-  table { font-size: 8pt; } .numbers th, .numbers td { white-space: normal; overflow-wrap: anywhere; padding-right: .4rem; }
-  section { break-inside: auto; } tr, figure { break-inside: avoid; } form, .skip { display: none; } }
+@media (max-width: 46rem) { .scale i { width: .7rem; } .tensors tbody th { white-space: normal; min-width: 9rem; } }
+summary { cursor: pointer; margin: .5rem 0; }
+/* Paper does not scroll: names are broken, numbers are not, and colours are what the picture is made of. */
+@media print { .wide, .late { overflow: visible; background: none; content-visibility: visible; } body { max-width: none; padding: 0 .5rem; }
+  table { font-size: 8pt; } .numbers th, .numbers td { white-space: normal; padding-right: .5rem; } .numbers { font-size: 7pt; }
+  .heat td, .heat i, .bar, .key::before { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
+  .heat .cells { min-width: 0 !important; width: 100%; margin: 0; } .heat .wide { padding: 0; }
+  h2 { break-after: avoid; } tr, figure { break-inside: avoid; } form, .skip, details:not([open]) { display: none; } }
 )css";
 }
 

@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <charconv>
 #include <cmath>
 #include <map>
+#include <system_error>
 
 #include "core/readable.hpp"
 #include "report/html/html_text.hpp"
@@ -182,6 +184,7 @@ std::string by_layer(const HeatFigure& figure) {
     rows += table_row(html(row.layer), {heat_number(sorted.front()), heat_number(sorted[sorted.size() / 2]),
                                         heat_number(sorted.back()), fmt::format("{}", largest - row.values.begin())});
   }
+  if (rows.empty()) return {};
   return "<details><summary>" + html(figure.title) + ", in numbers by layer</summary>\n" +
          table(html(figure.title + " of the experts of each layer"),
                {"layer", "least", "median", "largest", "expert with the largest"}, rows) +
@@ -251,6 +254,22 @@ std::string enlarged(double whole, double y, i64 rows, i64 block_rows) {
   return text;
 }
 
+std::string order_sentence(const ExpertBlock& block) {
+  const i64 rows = block.intermediate_size;
+  if (rows <= 0) return "its width differs by expert";
+  switch (block.glu.kind) {
+    case Glu::Kind::Split: return fmt::format("split: gate and up are two tensors of {} rows", rows);
+    case Glu::Kind::Contiguous: return fmt::format("contiguous: all {} gate rows, then all {} up rows", rows, rows);
+    case Glu::Kind::Interleaved:
+      return fmt::format("interleaved:{}: {} times {} gate row{} and then {} up row{}", block.glu.block_rows,
+                         rows / block.glu.block_rows, block.glu.block_rows, block.glu.block_rows == 1 ? "" : "s",
+                         block.glu.block_rows, block.glu.block_rows == 1 ? "" : "s");
+    case Glu::Kind::None: return fmt::format("no gate: {} rows", rows);
+    case Glu::Kind::Unknown: break;
+  }
+  return fmt::format("unknown: {} gate rows and {} up rows, contiguous or interleaved; no file says which", rows, rows);
+}
+
 std::string halves(double whole, double y, i64 rows) {
   const double half = whole / 2;
   return rectangle(0, y, half - 6, "gate") + rectangle(half + 6, y, half - 6, "up") +
@@ -294,6 +313,16 @@ i64 count_in(const ByteCounts& counts, const std::string& name) {
   return found == counts.end() ? 0 : found->second;
 }
 
+/// Whether these are the numbers of two layers, one after the other.
+bool follows(std::string_view layer, std::string_view next) {
+  const auto number_of = [](std::string_view text) {
+    int number = -1;
+    const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), number);
+    return fault == std::errc() && end == text.data() + text.size() ? number : -1;
+  };
+  return number_of(layer) >= 0 && number_of(next) == number_of(layer) + 1;
+}
+
 std::string choice(std::string_view type, std::string_view name, std::string_view id, std::string_view text,
                    bool checked) {
   return fmt::format("<span class=\"choice\"><input type=\"{}\" {} id=\"{}\"{}> <label for=\"{}\">{}</label></span>\n",
@@ -331,32 +360,23 @@ std::string heat_maps(const std::vector<HeatFigure>& figures) {
   return text + "</div>\n";
 }
 
-std::string order_sentence(const ExpertBlock& block) {
-  const i64 rows = block.intermediate_size;
-  if (rows <= 0) return "its width differs by expert";
-  switch (block.glu.kind) {
-    case Glu::Kind::Split: return fmt::format("split: gate and up are two tensors of {} rows", rows);
-    case Glu::Kind::Contiguous: return fmt::format("contiguous: all {} gate rows, then all {} up rows", rows, rows);
-    case Glu::Kind::Interleaved:
-      return fmt::format("interleaved:{}: {} times {} gate row{} and then {} up row{}", block.glu.block_rows,
-                         rows / block.glu.block_rows, block.glu.block_rows, block.glu.block_rows == 1 ? "" : "s",
-                         block.glu.block_rows, block.glu.block_rows == 1 ? "" : "s");
-    case Glu::Kind::None: return fmt::format("no gate: {} rows", rows);
-    case Glu::Kind::Unknown: break;
-  }
-  return fmt::format("unknown: {} gate rows and {} up rows, contiguous or interleaved; no file says which", rows, rows);
+std::string picture_sentence(const ExpertBlock& block) {
+  std::string text = order_sentence(block) + ".";
+  if (block.set == ExpertSet::Routed && block.num_experts > 1)
+    text += block.experts == Experts::Grouped ? " One tensor holds all experts (grouped)."
+                                              : " Each expert has a tensor of its own (indexed).";
+  if (block.axes == Axes::InOut) text += " Stored transposed: what is called a row here is a column of the tensor.";
+  return text;
 }
 
 std::string row_picture(const ExpertBlock& block, const std::string& title, const std::string& id) {
   const i64 rows = block.intermediate_size;
-  const std::string sentence = html(order_sentence(block));
-  const std::string form =
-      block.axes == Axes::InOut ? "Stored transposed: what is called a row here is a column of the tensor." : "";
+  const std::string sentence = html(picture_sentence(block));
   const bool has_blocks = block.glu.kind == Glu::Kind::Contiguous || block.glu.kind == Glu::Kind::Interleaved;
   std::string text = fmt::format(
-      "<figure><figcaption><strong>{}</strong>: {}. <span class=\"key g\">gate</span> <span class=\"key u\">up</span> "
-      "{}</figcaption>\n",
-      title, sentence, form);
+      "<figure><figcaption><strong>{}</strong>: {} <span class=\"key g\">gate</span> <span class=\"key u\">up</span>"
+      "</figcaption>\n",
+      title, sentence);
   for (const double width : kWidths) {
     const std::string_view name = width == kWidths[0] ? "broad" : "slim";
     std::string drawing;
@@ -425,11 +445,19 @@ std::string byte_table(const std::string& caption, const std::string& what, cons
     if (counts != nullptr)
       for (const auto& [name, bytes] : *counts)
         if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+  const auto counts_of = [&](const std::string& name) {
+    return std::pair(count_in(a, name), b == nullptr ? 0 : count_in(*b, name));
+  };
   std::string rows;
-  for (const std::string& name : names) {
-    std::vector<std::string> cells = {byte_cell(count_in(a, name), total_of(a))};
-    if (b != nullptr) cells.push_back(byte_cell(count_in(*b, name), total_of(*b)));
-    rows += table_row(html(name), cells);
+  for (std::size_t first = 0, last = 0; first < names.size(); first = last + 1) {
+    const auto counts = counts_of(names[first]);
+    last = first;
+    while (last + 1 < names.size() && counts_of(names[last + 1]) == counts && follows(names[last], names[last + 1]))
+      ++last;
+    const std::string_view each = last > first ? " each" : "";
+    std::vector<std::string> cells = {byte_cell(counts.first, total_of(a)).append(each)};
+    if (b != nullptr) cells.push_back(byte_cell(counts.second, total_of(*b)).append(each));
+    rows += table_row(html(last > first ? names[first] + " to " + names[last] : names[first]), cells);
   }
   return table(caption, headings, rows, "bytes");
 }

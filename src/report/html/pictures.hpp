@@ -35,8 +35,9 @@ std::string heat_maps(const std::vector<HeatFigure>& figures);
 /// A figure about one of the block's experts. `title` and `id` are HTML already; the latter is unique on the page.
 std::string row_picture(const ExpertBlock& block, const std::string& title, const std::string& id);
 
-/// "contiguous: all 768 gate rows, then all 768 up rows".
-std::string order_sentence(const ExpertBlock& block);
+/// What a picture of the block says in words: "contiguous: all 768 gate rows, then all 768 up rows. One tensor holds
+/// all experts (grouped)."
+std::string picture_sentence(const ExpertBlock& block);
 
 /// A name and how many bytes, the most first.
 using ByteCounts = std::vector<std::pair<std::string, i64>>;
