@@ -1,17 +1,18 @@
 #include "remote/connection.hpp"
 
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <nss.h>
 #include <openssl/err.h>
 #include <openssl/x509v3.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <mutex>
 #include <system_error>
@@ -20,6 +21,7 @@
 #include "core/fail.hpp"
 #include "core/parse_number.hpp"
 #include "io/directory.hpp"
+#include "remote/stoppable_wait.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -28,30 +30,25 @@ constexpr std::size_t kMostProxyAnswer = 16384;
 
 // ---- TLS over a socket --------------------------------------------------------------------------
 
-// OpenSSL's own functions write without MSG_NOSIGNAL, and a server that hangs up would end the program.
+// OpenSSL's own functions wait for as long as they like, and write without MSG_NOSIGNAL, and a server that hangs up
+// would end the program.
 
 int bio_write(BIO* bio, const char* bytes, int count) {
-  const int socket = *static_cast<const int*>(BIO_get_data(bio));
-  for (;;) {
-    const ssize_t sent = ::send(socket, bytes, static_cast<std::size_t>(count), MSG_NOSIGNAL);
-    if (sent >= 0 || errno != EINTR) return static_cast<int>(sent);
-  }
+  const auto& socket = *static_cast<const PatientSocket*>(BIO_get_data(bio));
+  return static_cast<int>(socket.send(bytes, static_cast<std::size_t>(count)));
 }
 
 int bio_read(BIO* bio, char* out, int count) {
-  const int socket = *static_cast<const int*>(BIO_get_data(bio));
-  for (;;) {
-    const ssize_t got = ::recv(socket, out, static_cast<std::size_t>(count), 0);
-    if (got >= 0 || errno != EINTR) return static_cast<int>(got);
-  }
+  const auto& socket = *static_cast<const PatientSocket*>(BIO_get_data(bio));
+  return static_cast<int>(socket.receive(out, static_cast<std::size_t>(count)));
 }
 
 long bio_control(BIO* /*bio*/, int command, long /*number*/, void* /*pointer*/) {
   return command == BIO_CTRL_FLUSH ? 1 : 0;
 }
 
-/// The socket's number stays where it is as long as the connection.
-BIO* make_bio(int& socket) {
+/// The socket stays where it is as long as the connection.
+BIO* make_bio(PatientSocket& socket) {
   static BIO_METHOD* const method = [] {
     BIO_METHOD* const made = BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "socket");
     BIO_meth_set_write(made, bio_write);
@@ -110,6 +107,23 @@ void look_up_alone() {
 #endif
 }
 
+/// Makes a call again that fails with EAGAIN after each turn in vain.
+template <typename Call>
+ssize_t patiently(i64 timeout_ms, const Call& call) {
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  for (;;) {
+    const ssize_t done = call();
+    const bool in_vain = done < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+    if (done >= 0 || (!in_vain && errno != EINTR)) return done;
+    if (is_stop_asked()) {
+      errno = ECANCELED;
+      return -1;
+    }
+    if (in_vain && Clock::now() - begin >= std::chrono::milliseconds(timeout_ms)) return -1;
+  }
+}
+
 std::string reason_of(int error) { return std::generic_category().message(error); }
 
 bool matches_no_proxy(std::string_view list, const std::string& host) {
@@ -130,6 +144,44 @@ std::string either(const char* one, const char* other) {
 }
 
 }  // namespace
+
+int PatientSocket::connect(const addrinfo& to) {
+  descriptor = ::socket(to.ai_family, to.ai_socktype | SOCK_CLOEXEC, to.ai_protocol);
+  if (descriptor < 0) return errno;
+  const i64 turn_ms = std::min(kGlanceMs, timeout_ms);
+  timeval turn{};
+  turn.tv_usec = turn_ms * 1000;
+  const int on = 1;
+  ::setsockopt(descriptor, SOL_SOCKET, SO_RCVTIMEO, &turn, sizeof turn);
+  ::setsockopt(descriptor, SOL_SOCKET, SO_SNDTIMEO, &turn, sizeof turn);
+  ::setsockopt(descriptor, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  if (::connect(descriptor, to.ai_addr, to.ai_addrlen) == 0) return 0;
+  if (errno != EINPROGRESS && errno != EINTR) return errno;
+  // It goes on by itself.
+  pollfd done{descriptor, POLLOUT, 0};
+  const ssize_t polled = patiently(timeout_ms, [&]() -> ssize_t {
+    const int count = ::poll(&done, 1, static_cast<int>(turn_ms));
+    if (count == 0) errno = EAGAIN;
+    return count == 0 ? -1 : count;
+  });
+  if (polled < 0) return errno == EAGAIN ? ETIMEDOUT : errno;
+  int error = 0;
+  socklen_t bytes = sizeof error;
+  return ::getsockopt(descriptor, SOL_SOCKET, SO_ERROR, &error, &bytes) == 0 ? error : errno;
+}
+
+ssize_t PatientSocket::send(const void* bytes, std::size_t count) const {
+  return patiently(timeout_ms, [&] { return ::send(descriptor, bytes, count, MSG_NOSIGNAL); });
+}
+
+ssize_t PatientSocket::receive(void* out, std::size_t count) const {
+  return patiently(timeout_ms, [&] { return ::recv(descriptor, out, count, 0); });
+}
+
+void PatientSocket::close() {
+  if (descriptor >= 0) ::close(descriptor);
+  descriptor = -1;
+}
 
 std::string environment(const char* name) {
   const char* const value = std::getenv(name);
@@ -168,7 +220,7 @@ std::optional<Url> NetworkSettings::proxy_for(const Url& url) const {
 }
 
 Connection::Connection(const Url& url, const NetworkSettings& settings)
-    : name_(url.authority()), timeout_ms_(settings.timeout_ms) {
+    : name_(url.authority()), socket_{-1, settings.timeout_ms} {
   const auto proxy = settings.proxy_for(url);
   try {
     if (proxy) name_ = fmt::format("the proxy {}", proxy->authority());
@@ -190,8 +242,7 @@ Connection::~Connection() { close(); }
 
 void Connection::close() {
   ssl_.reset();
-  if (socket_ >= 0) ::close(socket_);
-  socket_ = -1;
+  socket_.close();
 }
 
 void Connection::connect_to(const std::string& host, int port) {
@@ -205,24 +256,12 @@ void Connection::connect_to(const std::string& host, int port) {
     throw NetworkFailure(fmt::format("the address of {} is not found ({})", name_,
                                      error == EAI_SYSTEM ? reason_of(errno) : ::gai_strerror(error)));
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> list(found, &::freeaddrinfo);
-  timeval timeout{};
-  timeout.tv_sec = timeout_ms_ / 1000;
-  timeout.tv_usec = timeout_ms_ % 1000 * 1000;
-  const int on = 1;
   int failed = 0;
   for (const addrinfo* at = list.get(); at != nullptr; at = at->ai_next) {
-    socket_ = ::socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC, at->ai_protocol);
-    if (socket_ < 0) {
-      failed = errno;
-      continue;
-    }
-    ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
-    ::setsockopt(socket_, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
-    ::setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    if (::connect(socket_, at->ai_addr, at->ai_addrlen) == 0) return;
-    failed = errno == EINPROGRESS ? ETIMEDOUT : errno;
-    ::close(socket_);
-    socket_ = -1;
+    failed = socket_.connect(*at);
+    if (failed == 0) return;
+    socket_.close();
+    check_stop();
   }
   throw NetworkFailure(fmt::format("{} cannot be connected to ({})", name_, reason_of(failed)));
 }
@@ -271,8 +310,9 @@ void Connection::start_tls(const Url& url, const NetworkSettings& settings) {
 }
 
 void Connection::fail_io(std::string_view action) const {
+  if (errno == ECANCELED) check_stop();
   if (errno == EAGAIN || errno == EWOULDBLOCK)
-    throw NetworkFailure(fmt::format("{} was silent for {} s", name_, static_cast<double>(timeout_ms_) / 1000));
+    throw NetworkFailure(fmt::format("{} was silent for {} s", name_, static_cast<double>(socket_.timeout_ms) / 1000));
   if (errno == 0) throw NetworkFailure(fmt::format("{} hung up", name_));
   throw NetworkFailure(fmt::format("cannot {} {} ({})", action, name_, reason_of(errno)));
 }
@@ -282,8 +322,7 @@ void Connection::send(std::string_view bytes) {
     errno = 0;
     if (ssl_) ERR_clear_error();
     const ssize_t sent = ssl_ ? SSL_write(ssl_.get(), bytes.data(), static_cast<int>(bytes.size()))
-                              : ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (sent <= 0 && errno == EINTR) continue;
+                              : socket_.send(bytes.data(), bytes.size());
     if (sent <= 0) fail_io("write to");
     bytes.remove_prefix(static_cast<std::size_t>(sent));
   }
@@ -292,21 +331,18 @@ void Connection::send(std::string_view bytes) {
 std::size_t Connection::receive(std::span<std::byte> out) {
   constexpr std::size_t kMostAtOnce = std::size_t{1} << 30;
   const std::size_t count = std::min(out.size(), kMostAtOnce);
-  for (;;) {
-    errno = 0;
-    if (!ssl_) {
-      const ssize_t got = ::recv(socket_, out.data(), count, 0);
-      if (got >= 0) return static_cast<std::size_t>(got);
-      if (errno == EINTR) continue;
-      fail_io("read from");
-    }
-    ERR_clear_error();
-    const int got = SSL_read(ssl_.get(), out.data(), static_cast<int>(count));
-    if (got > 0) return static_cast<std::size_t>(got);
-    // An end without TLS's own is an end that anybody may have made; the length of the answer says whether it is one.
-    if (SSL_get_error(ssl_.get(), got) == SSL_ERROR_ZERO_RETURN) return 0;
+  errno = 0;
+  if (!ssl_) {
+    const ssize_t got = socket_.receive(out.data(), count);
+    if (got >= 0) return static_cast<std::size_t>(got);
     fail_io("read from");
   }
+  ERR_clear_error();
+  const int got = SSL_read(ssl_.get(), out.data(), static_cast<int>(count));
+  if (got > 0) return static_cast<std::size_t>(got);
+  // An end without TLS's own is an end that anybody may have made; the length of the answer says whether it is one.
+  if (SSL_get_error(ssl_.get(), got) == SSL_ERROR_ZERO_RETURN) return 0;
+  fail_io("read from");
 }
 
 }  // namespace glu_ckpt

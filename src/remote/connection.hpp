@@ -1,7 +1,9 @@
 #pragma once
 /// One connection to a server, with TLS and over a proxy where asked for.
 
+#include <netdb.h>
 #include <openssl/ssl.h>
+#include <sys/types.h>
 
 #include <memory>
 #include <span>
@@ -43,6 +45,19 @@ struct NetworkSettings {
 /// A variable of the environment; empty where it is not set.
 std::string environment(const char* name);
 
+/// A socket whose calls wait for the other side in short turns. They fail with EAGAIN after `timeout_ms` in vain, and
+/// with ECANCELED once is_stop_asked().
+struct PatientSocket {
+  int descriptor = -1;
+  i64 timeout_ms = 0;
+
+  /// Opens and connects it. Returns 0, or the error.
+  int connect(const addrinfo& to);
+  ssize_t send(const void* bytes, std::size_t count) const;
+  ssize_t receive(void* out, std::size_t count) const;
+  void close();
+};
+
 class Connection {
  public:
   /// Connects. Throws NetworkFailure; Error for what no other try mends.
@@ -72,8 +87,8 @@ class Connection {
 
   /// For messages.
   std::string name_;
-  i64 timeout_ms_;
-  int socket_ = -1;
+  /// OpenSSL has its address.
+  PatientSocket socket_;
   bool through_proxy_ = false;
   std::string proxy_user_;
   std::unique_ptr<SSL, FreeSsl> ssl_;

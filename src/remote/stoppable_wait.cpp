@@ -9,9 +9,6 @@
 namespace glu_ckpt {
 namespace {
 
-/// How long a request to stop may go unseen.
-constexpr i64 kGlanceMs = 50;
-
 struct WaitingCalls {
   std::mutex mutex;
   std::vector<const StopToken*> stops;
@@ -22,11 +19,10 @@ WaitingCalls& waiting_calls() {
   return calls;
 }
 
-void check_all() {
-  WaitingCalls& calls = waiting_calls();
-  const std::lock_guard lock(calls.mutex);
+/// The mutex is held.
+bool are_all_asked(const std::vector<const StopToken*>& stops) {
   const auto is_asked = [](const StopToken* stop) { return stop != nullptr && stop->requested(); };
-  if (!calls.stops.empty() && std::ranges::all_of(calls.stops, is_asked)) calls.stops.front()->check();
+  return !stops.empty() && std::ranges::all_of(stops, is_asked);
 }
 
 }  // namespace
@@ -42,14 +38,26 @@ WaitingCall::~WaitingCall() {
   stops.erase(std::ranges::find(stops, stop_));
 }
 
+bool is_stop_asked() {
+  WaitingCalls& calls = waiting_calls();
+  const std::lock_guard lock(calls.mutex);
+  return are_all_asked(calls.stops);
+}
+
+void check_stop() {
+  WaitingCalls& calls = waiting_calls();
+  const std::lock_guard lock(calls.mutex);
+  if (are_all_asked(calls.stops)) calls.stops.front()->check();
+}
+
 void wait_stoppably(i64 milliseconds) {
   using Clock = std::chrono::steady_clock;
   const auto end = Clock::now() + std::chrono::milliseconds(milliseconds);
   for (auto now = Clock::now(); now < end; now = Clock::now()) {
-    check_all();
+    check_stop();
     std::this_thread::sleep_for(std::min<Clock::duration>(end - now, std::chrono::milliseconds(kGlanceMs)));
   }
-  check_all();
+  check_stop();
 }
 
 }  // namespace glu_ckpt

@@ -1,5 +1,5 @@
 #pragma once
-/// Waits between tries, which end when the calls that wait are to stop.
+/// Waits for servers and between tries, which end when the calls that wait are to stop.
 
 #include "glu_ckpt/run_options.hpp"
 
@@ -17,8 +17,16 @@ class WaitingCall {
   const StopToken* stop_;
 };
 
-/// Waits so long, or throws Interrupted as soon as all calls of this process were asked to stop: a thread that reads
-/// does not know for which of them.
+/// How long a request to stop may go unseen.
+inline constexpr i64 kGlanceMs = 50;
+
+/// Returns true once all calls of this process were asked to stop: a thread that reads does not know for which of them.
+bool is_stop_asked();
+
+/// Throws Interrupted then.
+void check_stop();
+
+/// Waits so long, or throws Interrupted as soon as is_stop_asked().
 void wait_stoppably(i64 milliseconds);
 
 }  // namespace glu_ckpt

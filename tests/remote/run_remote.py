@@ -10,6 +10,7 @@ import os
 import pathlib
 import random
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -210,6 +211,59 @@ def test_http_dead(room):
     text = room.run("inspect", url + "/dir", status=5)
     check("[network]" in text and "Connection refused" in text, text)
     check("[network]" in room.run("inspect", "http://no-such-host.invalid/dir", status=5), "an unknown host")
+
+
+def stops(room, ready, *words):
+    """Interrupts the program once it waits. That ends it, however long its server lets it wait."""
+    process = subprocess.Popen([PROGRAM, *map(str, words)], env=room.environment, cwd=room.folder, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True)
+    try:
+        while not ready() and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        text = process.communicate(timeout=60)[0]
+    finally:
+        process.kill()
+    # Some commands have nothing to tidy up, and die of it.
+    if process.returncode != -signal.SIGINT or words[0] == "convert":
+        check(process.returncode == 6 and "SIGINT" in text, f"{words}: status {process.returncode}: {text}")
+
+
+def test_http_stopped(room):
+    server, local = big_plain(room)
+    room.convert(local, "expected")
+    room.environment |= {"GLU_CKPT_RETRIES": "100", "HF_HUB_DOWNLOAD_TIMEOUT": "3600"}
+    for fault in ("dead", "retry-after 290", "hang-up"):
+        for command in ("inspect", "plan", "convert", "verify", "diff", "digest", "check"):
+            server.faults = []
+            server.forget()
+            # At first, or at the first tensors.
+            server.plant("00002-of", "none", 1 if command == "convert" else 0)
+            server.plant("00002-of", fault, -1)
+            more = {"plan": ["planned", "--experts", "grouped"], "convert": ["out", "--experts", "grouped", "--resume", "-q"],
+                    "verify": ["expected"], "diff": [local]}.get(command, [])
+            stops(room, lambda: len(server.seen("00002-of")) > (command == "convert"), command, server.url + "/dir", *more)
+    room.nothing_published()
+    server.faults = []
+    room.convert(server.url + "/dir", "out", "--resume")
+    room.same("out", "expected")
+
+
+def test_http_stopped_while_it_connects(room):
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        # Whoever comes next waits for a place in the queue, which it never gets.
+        waiting = [socket.socket() for _ in range(4)]
+        for other in waiting:
+            other.setblocking(False)
+            other.connect_ex(full.getsockname())
+        room.environment |= {"HF_HUB_DOWNLOAD_TIMEOUT": "3600"}
+        stops(room, lambda: True, "convert", f"http://127.0.0.1:{full.getsockname()[1]}/dir", "out", "--to", "hf")
+        room.environment |= {"HF_HUB_DOWNLOAD_TIMEOUT": "0.3", "GLU_CKPT_RETRIES": "1"}
+        text = room.run("inspect", f"http://127.0.0.1:{full.getsockname()[1]}/dir", status=5)
+        check("[network]" in text and "timed out" in text, text)
+        for other in waiting:
+            other.close()
 
 
 def test_https(room):

@@ -109,6 +109,11 @@ def send_file(handler, data, fault, headers=()):
         time.sleep(3)
         handler.close_connection = True
         return None
+    elif fault == "dead":
+        # As if the machine were gone: until the other side hangs up.
+        handler.connection.recv(1)
+        handler.close_connection = True
+        return None
     elif fault == "slow":
         time.sleep(0.01)
     elif fault == "far":
