@@ -154,29 +154,40 @@ class Tests:
     # ---- what fails -------------------------------------------------------------------------------
 
     def lost_part(self):
-        """Its part goes on elsewhere, or where it was."""
-        c = self.cluster
+        """Parts of a lost host go on elsewhere, or where they were."""
+        c, met = self.cluster, 0
         for number in range(self.rounds):
             c.clear()
-            runs = [host.start(*c.convert("--part", f"{part + 1}/2")) for part, host in enumerate(c.hosts)]
+            of = (1, 2, 4)[number % 3]
+            # The last one is on the host that is lost.
+            runs = {part: c.hosts[(of - part + 1) % 2].start(*c.convert("--part", f"{part}/{of}"))
+                    for part in range(1, of + 1)}
             time.sleep(self.rng.uniform(0, 1.2 * self.took))
+            lost = {part: run for part, run in runs.items() if (of - part) % 2 == 0}
+            met += any(run.poll() is None for run in lost.values())
             c.lose(c.hosts[1])
-            runs[1].communicate()
-            self.ended(f"lost part, round {number}: the other one", runs[0], (0,))
+            for run in lost.values():
+                run.communicate()
+            for part in runs.keys() - lost.keys():
+                self.ended(f"lost part, round {number}: part {part}/{of}", runs[part], (0,))
             owner = c.export / "out.partial" / "glu_ckpt.journal.owner"
             if owner.exists():
                 owner.unlink()  # as the message says
-            self.until_done(f"lost part, round {number}", c.hosts[number % 2], c.convert("--part", "2/2"))
-            self.is_whole(f"lost part, round {number}: the bytes")
+            for part in lost:
+                self.until_done(f"lost part, round {number}", c.hosts[number % 2], c.convert("--part", f"{part}/{of}"))
+            self.is_whole(f"lost part, round {number}, of {of}: the bytes")
+        print(f"     a host was lost {self.rounds} times, {met} times with parts at work", file=sys.stderr)
 
     def lost_rank(self):
         c = self.cluster
         if c.mpi_program == "-":
             return
+        met = 0
         for number in range(self.rounds):
             c.clear()
-            run = c.hosts[0].start(*c.mpi(4))
+            run = c.hosts[0].start(*c.mpi((2, 4)[number % 2]))
             time.sleep(self.rng.uniform(0.5, 1.0 + 2 * self.took))
+            met += run.poll() is None
             c.lose(c.hosts[1])
             try:
                 run.communicate(timeout=60)
@@ -187,6 +198,7 @@ class Tests:
             # Another number of ranks, on rank 0's host.
             self.until_done(f"lost rank, round {number}", c.hosts[0], c.convert("--resume"))
             self.is_whole(f"lost rank, round {number}: the bytes")
+        print(f"     a host was lost {self.rounds} times, {met} times with ranks at work", file=sys.stderr)
 
     def restarted_server(self):
         c, met = self.cluster, 0
@@ -275,7 +287,7 @@ class Tests:
 
 
 def main():
-    program, mpi_program = sys.argv[1:3]
+    program, mpi_program = (word if word == "-" else os.path.abspath(word) for word in sys.argv[1:3])
     rounds = int(sys.argv[3] if len(sys.argv) > 3 else os.environ.get("HOST_ROUNDS", "3"))
     seed = int(sys.argv[4] if len(sys.argv) > 4 else "1")
     if why := why_not():
