@@ -120,6 +120,7 @@ CONTROLS = [
     ("nemotron_h", heads_of_mamba_turned),
     ("nemotron_h", queries_then_keys_then_values),
     ("nemotron_h_latent", experts_turned),
+    ("nemotron_h_mtp", mtp_halves_exchanged),
 ]
 
 

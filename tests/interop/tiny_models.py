@@ -206,6 +206,11 @@ FAMILIES = {
     # Each layer is one mixer, and the norm inside of Megatron's Mamba has this epsilon.
     "nemotron_h": Family("nemotron_h", NEMOTRON, without=HYBRID_WITHOUT),
     "nemotron_h_latent": Family("nemotron_h", NEMOTRON | {"moe_latent_size": 28}, without=HYBRID_WITHOUT),
+    # One step of multi-token prediction is two layers.
+    "nemotron_h_mtp": Family(
+        "nemotron_h", NEMOTRON | {"num_nextn_predict_layers": 1, "mtp_layers_block_type": ["full_attention", "moe"]},
+        mtp=True, without=HYBRID_WITHOUT,
+    ),
     # Dense models. Megatron-Core has the numbers of Llama 3.1's scaling alone.
     "llama": Family(
         "llama",
@@ -284,21 +289,28 @@ def _add_mtp(folder, seed):
 
 
 def _mtp_names(tensors):
-    """What stands before the layer inside, and the keys of what stands around it."""
+    """What stands before each layer inside, with the layer of the main stack that is like it, and the keys of what
+    stands around them."""
+    if any(name.startswith("backbone.") for name in tensors):
+        like = {"mtp.layers.0.": "backbone.layers.2.", "mtp.layers.1.": "backbone.layers.5."}
+        return like, {"enorm": "mtp.layers.0.enorm", "hnorm": "mtp.layers.0.hnorm",
+                      "eh_proj": "mtp.layers.0.eh_proj", "shared_head.norm": "mtp.layers.1.final_layernorm"}  # fmt: skip
+    stack = "model.layers."
+    last = f"{stack}{max(int(name.split('.')[2]) for name in tensors if name.startswith(stack))}."
     if any(".linear_attn." in name for name in tensors):
-        return "mtp.layers.0.", {"enorm": "mtp.pre_fc_norm_embedding", "hnorm": "mtp.pre_fc_norm_hidden",
-                                 "eh_proj": "mtp.fc", "shared_head.norm": "mtp.norm"}  # fmt: skip
-    layer = f"model.layers.{LAYERS}."
+        return {"mtp.layers.0.": last}, {"enorm": "mtp.pre_fc_norm_embedding", "hnorm": "mtp.pre_fc_norm_hidden",
+                                         "eh_proj": "mtp.fc", "shared_head.norm": "mtp.norm"}  # fmt: skip
+    layer = f"{stack}{LAYERS}."
     names = {name: layer + name for name in ("enorm", "hnorm", "eh_proj", "shared_head.norm")}
     if any(".mlp.router.gate." in name for name in tensors):
         names["shared_head.norm"] = layer + "final_layernorm"
-    return layer, names
+    return {layer: last}, names
 
 
 def _mtp_tensors(tensors, generator):
-    layer, names = _mtp_names(tensors)
-    around = 0.0 if layer.startswith("mtp.") else 1.0
-    last = f"model.layers.{max(int(name.split('.')[2]) for name in tensors if name.startswith('model.layers.'))}."
+    like, names = _mtp_names(tensors)
+    # Qwen3-Next's norms are around 0.
+    around = 0.0 if names["eh_proj"] == "mtp.fc" else 1.0
 
     def values(name, shape):
         # As of a norm around 1, moved to where this family has it.
@@ -306,23 +318,25 @@ def _mtp_tensors(tensors, generator):
         return made - 1.0 + around if name.endswith("norm.weight") else made
 
     added = {
-        layer + name.removeprefix(last): values(name, tensor.shape).to(tensor.dtype)
+        layer + name.removeprefix(main): values(name, tensor.shape).to(tensor.dtype)
+        for layer, main in like.items()
         for name, tensor in sorted(tensors.items())
-        if name.startswith(last)
+        if name.startswith(main)
     }
     dtype = tensors["lm_head.weight"].dtype
     for name, key in names.items():
         shape = (HIDDEN, 2 * HIDDEN) if name == "eh_proj" else (HIDDEN,)
         added[f"{key}.weight"] = values(f"{name}.weight", shape).to(dtype)
     if "shared_head" in names["shared_head.norm"]:
+        layer = next(iter(like))
         added[layer + "embed_tokens.weight"] = tensors["model.embed_tokens.weight"].clone()
         added[layer + "shared_head.head.weight"] = tensors["lm_head.weight"].clone()
     return added
 
 
 def has_unexpected(name):
-    """Whether transformers says that it does not know the tensors of MTP; of Qwen3-Next's it says nothing."""
-    return FAMILIES[name].mtp and FAMILIES[name].model_type != "qwen3_next"
+    """Whether transformers says that it does not know the tensors of MTP; of those under `mtp.` it says nothing."""
+    return FAMILIES[name].mtp and FAMILIES[name].model_type not in ("qwen3_next", "nemotron_h")
 
 
 def judged_arguments(name, text):
@@ -339,53 +353,64 @@ def logits(model):
         return model(input_ids=token_ids()).logits.float()
 
 
-def _with_mtp_as_last_layer(folder, tensors, layer, config):
-    """transformers' model of those tensors, in which the layer of MTP is one more of the main stack."""
+def _with_mtp_as_last_layers(folder, tensors, like, config):
+    """transformers' model of those tensors, in which the layers of MTP are more of the main stack."""
+    first = next(iter(like))
     last = config.num_hidden_layers
-    config.num_hidden_layers += 1
+    if hasattr(config, "layers_block_type"):
+        config.layers_block_type = [*config.layers_block_type, *config.mtp_layers_block_type]
+    else:
+        config.num_hidden_layers += 1
     if getattr(config, "mlp_layer_types", None):
         config.mlp_layer_types = [*config.mlp_layer_types, "sparse"]
     with tempfile.TemporaryDirectory() as scratch:
-        if not layer.startswith("model."):
-            config.layer_types = [*config.layer_types, "full_attention"]
+        if first.startswith("mtp."):
+            if not hasattr(config, "layers_block_type"):
+                config.layer_types = [*config.layer_types, "full_attention"]
             shutil.copy(folder / "generation_config.json", scratch)
-            renamed = {
-                name.replace(layer, f"model.layers.{last}."): tensor
-                for name, tensor in tensors.items()
-                if name.startswith(layer) or not name.startswith("mtp.")
-            }
+            stack = next(iter(like.values())).split("layers.")[0] + "layers."
+            numbered = {layer: f"{stack}{last + i}." for i, layer in enumerate(like)}
+            renamed = {}
+            for name, tensor in tensors.items():
+                inside = next((layer for layer in like if name.startswith(layer)), None)
+                if inside or not name.startswith("mtp."):
+                    renamed[name.replace(inside, numbered[inside]) if inside else name] = tensor
             save_file(renamed, f"{scratch}/model.safetensors", {"format": "pt"})
             folder = scratch
         model = transformers.AutoModelForCausalLM.from_pretrained(
             folder, config=config, dtype=torch.float32, attn_implementation="eager"
         ).eval()
-    inner, model.model.layers = model.model.layers[last], model.model.layers[:last]
-    config.num_hidden_layers = last
+    inner, model.model.layers = model.model.layers[last:], model.model.layers[:last]
+    if not hasattr(config, "layers_block_type"):
+        config.num_hidden_layers = last
     return model, inner
 
 
 @torch.no_grad()
 def mtp_logits(folder):
-    """What the layer of MTP says of the token after the next, as DeepSeek-V3's report defines it: transformers leaves
-    that layer out, but its parts are a decoder layer like the others and two projections."""
+    """What the layers of MTP say of the token after the next, as DeepSeek-V3's report defines it: transformers leaves
+    them out, but their parts are decoder layers like the others and two projections."""
     tensors = load_safetensors(folder)
-    layer, names = _mtp_names(tensors)
+    like, names = _mtp_names(tensors)
     config = transformers.AutoConfig.from_pretrained(folder)
-    model, inner = _with_mtp_as_last_layer(pathlib.Path(folder), tensors, layer, config)
-    offset = 1.0 if layer.startswith("mtp.") else 0.0
+    epsilon = getattr(config, "rms_norm_eps", None) or config.layer_norm_epsilon
+    model, inner = _with_mtp_as_last_layers(pathlib.Path(folder), tensors, like, config)
+    offset = 1.0 if names["eh_proj"] == "mtp.fc" else 0.0
 
     def norm(x, name):
         weight = tensors[f"{names[name]}.weight"] + offset
-        return torch.nn.functional.rms_norm(x, (HIDDEN,), weight, config.rms_norm_eps)
+        return torch.nn.functional.rms_norm(x, (HIDDEN,), weight, epsilon)
 
     ids = token_ids()
     hidden = model.model(input_ids=ids, use_cache=False).last_hidden_state
     following = ids.roll(-1, 1)
     following[:, -1] = 0
-    joined = torch.cat([norm(model.model.embed_tokens(following), "enorm"), norm(hidden, "hnorm")], -1)
+    joined = torch.cat([norm(model.get_input_embeddings()(following), "enorm"), norm(hidden, "hnorm")], -1)
     x = joined @ tensors[f"{names['eh_proj']}.weight"].T
     positions = torch.arange(ids.shape[1])[None]
     mask = torch.full((ids.shape[1], ids.shape[1]), float("-inf")).triu(1)[None, None]
-    embeddings = model.model.rotary_emb(x, positions)
-    x = inner(x, attention_mask=mask, position_ids=positions, position_embeddings=embeddings)
+    rotary = getattr(model.model, "rotary_emb", None)
+    embeddings = {"position_embeddings": rotary(x, positions)} if rotary else {}
+    for layer in inner:
+        x = layer(x, attention_mask=mask, position_ids=positions, **embeddings)
     return norm(x, "shared_head.norm") @ tensors["lm_head.weight"].T
