@@ -49,6 +49,16 @@ CONFIGS = {
                           "patch_size": 4, "pos_emb_height": 4, "pos_emb_width": 4, "pos_emb_time": 2},
         "projection_hidden_size": 24, "image_token_id": 90, "video_token_id": 91,
     },
+    "mistral3": {
+        # Queries grow with their position from original_max_position_embeddings on.
+        "text_config": TEXT | tiny_models.DEEPSEEK | {
+            "model_type": "mistral4", "n_group": 1, "topk_group": 1, "norm_topk_prob": True,
+            "rope_parameters": tiny_models.yarn(mscale=1.0, mscale_all_dim=1.0, beta_fast=32.0, beta_slow=1.0,
+                                                llama_4_scaling_beta=0.1, partial_rotary_factor=8 / 24)},
+        "vision_config": {"model_type": "pixtral", "hidden_size": 24, "num_attention_heads": 2, "num_hidden_layers": 1,
+                          "intermediate_size": 36, "image_size": 16, "patch_size": 4},
+        "image_token_index": 90, "spatial_merge_size": 2, "tie_word_embeddings": False,
+    },
     "qwen3_omni_moe": {
         "thinker_config": {
             "text_config": TEXT | tiny_models.QWEN | {"norm_topk_prob": True, "rope_parameters": ROPE},
@@ -70,13 +80,13 @@ CONFIGS = {
 # The language model, and what stands in front of its keys.
 TYPES = {
     "qwen3_vl_moe": "qwen3_vl_moe_text", "qwen3_5_moe": "qwen3_5_moe_text", "kimi_k25": "deepseek_v3",
-    "glm4v_moe": "glm4v_moe_text", "qwen3_omni_moe": "qwen3_omni_moe_text",
+    "mistral3": "mistral4", "glm4v_moe": "glm4v_moe_text", "qwen3_omni_moe": "qwen3_omni_moe_text",
     "llama4": "llama4_text",
 }  # fmt: skip
 ROOTS = {
     "qwen3_vl_moe": "model.language_model.", "qwen3_5_moe": "model.language_model.",
     "glm4v_moe": "model.language_model.", "qwen3_omni_moe": "thinker.model.", "kimi_k25": "language_model.model.",
-    "llama4": "language_model.model.",
+    "llama4": "language_model.model.", "mistral3": "language_model.model.",
 }  # fmt: skip
 # transformers 5.24.0 turns the hub's names of Kimi-K2.5 round wrongly when it saves them.
 AS_SAVED = {

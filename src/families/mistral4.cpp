@@ -1,0 +1,71 @@
+/// The language model of Mistral Small 4: DeepSeek's latent attention and a router by softmax, without a correction
+/// bias.
+
+#include "families/shared_args.hpp"
+#include "families/shared_rows.hpp"
+
+namespace glu_ckpt {
+namespace {
+
+constexpr auto kMistral4Experts = std::to_array<Naming>({
+    {.name = "hf:mistral4",
+     .stacks = kHfStacks,
+     .indexed = kProjIndexed,
+     .grouped = kProjGrouped,
+     .shared = kSharedExperts,
+     .fused_glu = Glu::Kind::Contiguous,
+     .native_grouped_fused = true,
+     .mtp_follows_decoder = true,
+     .router = "mlp.gate.weight"},
+});
+
+/// A query is multiplied by 1 + beta log(1 + floor(position / original_max_position_embeddings)).
+void warn_of_query_scale(ArgsWriter& args, const ArgRow& row) {
+  const double beta = args.config.number({row.field, "rope_scaling.llama_4_scaling_beta"}).value_or(0.0);
+  const auto positions = args.config.integer(
+      {"rope_parameters.original_max_position_embeddings", "rope_scaling.original_max_position_embeddings"});
+  if (beta != 0.0)
+    args.warn(
+        "llama_4_scaling_beta is {}: Megatron-Core does not scale queries by their position, so logits differ in "
+        "sequences of more than {} tokens (original_max_position_embeddings)",
+        float_text(beta), args.needed(positions, "rope_parameters.original_max_position_embeddings"));
+}
+
+/// Megatron-Core sums the logits of a group where it divides after the softmax, transformers its scores.
+void warn_of_softmax_groups(ArgsWriter& args, const ArgRow& row) {
+  if (const i64 groups = args.integer({row.field}); groups > 1)
+    args.warn("{} is {}: Megatron-Core ranks groups of experts by their logits, and not by the softmax of those",
+              row.field, groups);
+}
+
+constexpr auto kMistral4Args = std::to_array<ArgRow>({
+    {"rope_parameters.llama_4_scaling_beta", "", warn_of_query_scale},
+    {"n_group", "", warn_of_softmax_groups},
+    {"n_routed_experts", "num_experts", write_num_experts},
+    {"first_k_dense_replace", "moe_layer_freq", write_expert_layers},
+});
+
+constexpr auto kMistral4Families = std::to_array<Family>({
+    {.model_type = "mistral4",
+     .wrappers = {{{"mistral3", "language_model.model."}}},
+     .naming = hf_naming(kHfLatent, kHfRouter, kHfDense),
+     .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kLatentArgs, kTwoWidthArgs, kTopkArgs, kMistral4Args},
+     .expert_naming = "hf:mistral4",
+     .attention = Attention::Latent,
+     .scores = Scores::Softmax,
+     .packed_experts = true,
+     .declared_biases = kLatentBiases,
+     .megatron_versions = "0.19.2 or later",
+     .defaults = R"({"num_experts_per_tok": 4, "rms_norm_eps": 1e-6, "max_position_embeddings": 1048576,
+       "norm_topk_prob": true, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1, "n_shared_experts": 1,
+       "first_k_dense_replace": 0, "q_lora_rank": 1024, "rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0,
+       "factor": 128.0, "original_max_position_embeddings": 8192, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0,
+       "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}})"},
+});
+
+}  // namespace
+
+extern const Knowledge k_mistral4;
+constinit const Knowledge k_mistral4{.experts = kMistral4Experts, .families = kMistral4Families};
+
+}  // namespace glu_ckpt
