@@ -358,8 +358,10 @@ std::string_view fields_of(Dim dim) {
 }
 
 std::shared_ptr<const Architecture> read_architecture(const std::string& config) {
-  if (config.empty()) return nullptr;
-  const ConfigFields fields(config);
+  return config.empty() ? nullptr : read_architecture(ConfigFields(config));
+}
+
+std::shared_ptr<const Architecture> read_architecture(const ConfigFields& fields) {
   // text_config's model_type has replaced the wrapper's.
   const std::string model_type = fields.text({"model_type"});
   const Family* const family = find_family(model_type);

@@ -12,6 +12,8 @@
 
 namespace glu_ckpt {
 
+class ConfigFields;
+
 /// More layers than any model has; a config.json that says more is not believed.
 inline constexpr i64 kMaxLayers = 100'000;
 
@@ -121,5 +123,6 @@ std::string_view fields_of(Dim dim);
 /// Reads `config`, the text of a config.json; null where its family has no map, or there is no text. Throws ConfigJson
 /// where a field that the family needs is missing or impossible.
 std::shared_ptr<const Architecture> read_architecture(const std::string& config);
+std::shared_ptr<const Architecture> read_architecture(const ConfigFields& config);
 
 }  // namespace glu_ckpt

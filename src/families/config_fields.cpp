@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/json.hpp"
+#include "core/json_text.hpp"
 #include "core/text_config.hpp"
 #include "families/family.hpp"
 
@@ -52,6 +53,17 @@ class ConfigFlattener {
 
 constexpr std::size_t kMaxConfigDepth = 64;
 
+namespace {
+
+bool is_off(const JsonValue& value) {
+  if (const auto flag = value.get<bool>()) return !*flag;
+  if (const auto number = value.get<double>()) return *number == 0.0 || *number == 1.0;
+  if (const auto text = value.get<std::string_view>()) return text->empty();
+  return value.size() == 0;
+}
+
+}  // namespace
+
 ConfigFields::ConfigFields(const std::string& text) {
   const JsonDocument document(text, kMaxConfigDepth);
   if (document.fault() || document.root().kind() != JsonKind::Object) return;
@@ -63,6 +75,20 @@ ConfigFields::ConfigFields(const std::string& text) {
     constexpr std::string_view kTied = "tie_word_embeddings";
     if (const auto tied = document.root().find<bool>(kTied)) values_[std::string(kTied)] = *tied;
   }
+  const auto note = [&](const JsonValue& object, const std::string& prefix) {
+    for (const auto& [key, value] : object.members()) {
+      if (value.kind() == JsonKind::Object) continue;
+      const auto at = static_cast<std::size_t>(value.offset());
+      const TextRange range = json_value_range(text, at);
+      const std::size_t begin = text.find_first_not_of(" \t\r\n", range.begin);
+      said_.push_back({prefix + std::string(key), text.substr(begin, range.end - begin), is_off(value)});
+    }
+  };
+  const JsonValue language = find_text_config(document.root()).value_or(document.root());
+  note(language, "");
+  for (const std::string rope : {"rope_parameters", "rope_scaling"})
+    if (const auto inner = language.find(rope)) note(*inner, rope + ".");
+  std::ranges::sort(said_, {}, &Said::name);
   add_defaults();
 }
 
@@ -85,12 +111,21 @@ std::string_view ConfigFields::own_word(std::string_view name) const {
   return family_ == nullptr ? name : family_->own_word(name);
 }
 
+const ConfigFields::Value* ConfigFields::look_up(const Values& values, std::string_view name) const {
+  const auto found = values.find(own_word(name));
+  return found == values.end() ? nullptr : &found->second;
+}
+
+void ConfigFields::note_read(Spellings names) const {
+  for (const std::string_view name : names) read_.emplace(own_word(name));
+}
+
 template <typename Type>
 const Type* ConfigFields::find(Spellings names) const {
+  note_read(names);
   for (const Values* values : {&values_, &defaults_})
     for (const std::string_view name : names)
-      if (const auto found = values->find(own_word(name)); found != values->end())
-        if (const auto* value = std::get_if<Type>(&found->second)) return value;
+      if (const auto* value = std::get_if<Type>(look_up(*values, name))) return value;
   return nullptr;
 }
 
@@ -100,12 +135,12 @@ std::optional<i64> ConfigFields::integer(Spellings names) const {
 }
 
 std::optional<double> ConfigFields::number(Spellings names) const {
+  note_read(names);
   for (const Values* values : {&values_, &defaults_})
     for (const std::string_view name : names) {
-      const auto found = values->find(own_word(name));
-      if (found == values->end()) continue;
-      if (const auto* value = std::get_if<double>(&found->second)) return *value;
-      if (const auto* value = std::get_if<i64>(&found->second)) return static_cast<double>(*value);
+      const Value* const found = look_up(*values, name);
+      if (const auto* value = std::get_if<double>(found)) return *value;
+      if (const auto* value = std::get_if<i64>(found)) return static_cast<double>(*value);
     }
   return std::nullopt;
 }
@@ -131,8 +166,15 @@ std::vector<std::string> ConfigFields::texts(Spellings names) const {
 }
 
 bool ConfigFields::has(std::string_view name) const {
-  const auto found = values_.find(own_word(name));
-  return found != values_.end() && !std::holds_alternative<std::monostate>(found->second);
+  note_read({name});
+  const Value* const found = look_up(values_, name);
+  return found != nullptr && !std::holds_alternative<std::monostate>(*found);
+}
+
+std::vector<ConfigFields::Said> ConfigFields::unread() const {
+  std::vector<Said> unread = said_;
+  std::erase_if(unread, [&](const Said& said) { return read_.contains(said.name); });
+  return unread;
 }
 
 std::string_view ConfigFields::spelling(Spellings names) const {

@@ -4,6 +4,7 @@
 #include <initializer_list>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -38,6 +39,16 @@ class ConfigFields {
   /// The first of the spellings that is there, for messages; the first of all where none is.
   std::string_view spelling(Spellings names) const;
 
+  struct Said {
+    std::string name;
+    /// As it stands in the text.
+    std::string value;
+    /// Null, false, 0, 1, or empty: it switches off what the field is for, or multiplies by 1.
+    bool is_off = false;
+  };
+  /// The fields of the language model that nothing has asked for, in the order of their names.
+  std::vector<Said> unread() const;
+
  private:
   /// std::monostate is null.
   using Value =
@@ -45,6 +56,9 @@ class ConfigFields {
   using Values = std::map<std::string, Value, std::less<>>;
   void add_defaults();
   std::string_view own_word(std::string_view name) const;
+  /// Notes that these are asked for, whichever of them counts.
+  void note_read(Spellings names) const;
+  const Value* look_up(const Values& values, std::string_view name) const;
   template <typename Type>
   const Type* find(Spellings names) const;
 
@@ -52,6 +66,9 @@ class ConfigFields {
   Values values_;
   Values defaults_;
   const Family* family_ = nullptr;
+  /// All that the object of the language model says, and what was asked for.
+  std::vector<Said> said_;
+  mutable std::set<std::string, std::less<>> read_;
 };
 
 }  // namespace glu_ckpt

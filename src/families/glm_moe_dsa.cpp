@@ -7,7 +7,7 @@ namespace glu_ckpt {
 namespace {
 
 constexpr auto kGlmDsaArgs = std::to_array<ArgRow>({
-    {"", "dsa_indexer_rope_interleaved", write_value, always, "True"},
+    {"indexer_rope_interleave", "dsa_indexer_rope_interleaved", write_value, always, "True", "true"},
     {"", "no_dsa_indexer_rotate_activation", write_value, nullptr, "True"},
     {"mlp_layer_types", "moe_layer_freq", nullptr, layer_kinds},
 });

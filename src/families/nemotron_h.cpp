@@ -160,6 +160,7 @@ constexpr auto kNemotronArgs = std::to_array<ArgRow>({
     {"n_groups", "mamba_num_groups", write_integer, as_integer},
     {"ssm_state_size", "mamba_state_dim", write_integer, as_integer},
     {"conv_kernel", "", nullptr, constant, "", "4"},
+    {"mamba_hidden_act", "", nullptr, constant, "", "\"silu\""},
     {"n_routed_experts", "num_experts", write_num_experts, as_integer},
     {"moe_latent_size", "moe_latent_size", write_latent_experts, latent_width},
     {"moe_shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", nullptr, shared_width},

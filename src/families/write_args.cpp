@@ -287,9 +287,13 @@ void write_router(ArgsWriter& args, const ArgRow& row) {
     fail(ErrorCode::ConfigJson, {}, "config.json: {} is {}, but there are {} experts to choose from",
          args.config.spelling({"num_experts_per_tok", "moe_topk", "moe_k"}), topk, args.model.num_experts);
   args.add(row.argument, topk);
-  const bool sigmoid = args.family().scores == Scores::Sigmoid ||
-                       (args.family().scores == Scores::AsConfigured &&
-                        (args.has(DenseRole::CorrectionBias) || args.config.text({"scoring_func"}) == "sigmoid"));
+  const std::string said = args.config.text({"scoring_func"});
+  const bool sigmoid =
+      args.family().scores == Scores::Sigmoid ||
+      (args.family().scores == Scores::AsConfigured && (args.has(DenseRole::CorrectionBias) || said == "sigmoid"));
+  if (said == (sigmoid ? "softmax" : "sigmoid"))
+    args.warn("{} is '{}', but models of type '{}' score experts by a {}, which is what the arguments say",
+              args.config.spelling({"scoring_func"}), said, args.family().model_type, sigmoid ? "sigmoid" : "softmax");
   sigmoid ? add_sigmoid_router(args, topk) : add_softmax_router(args, topk);
   add_groups(args, topk);
   add_router_scaling(args, topk);

@@ -1,0 +1,171 @@
+/// A field is known if something asked for it on the way to the arguments, or if it is in kNoSay. Whatever else a
+/// config.json says may change what the model computes: published models have fields that no class of transformers has.
+
+#include "arch/unread_fields.hpp"
+
+#include <algorithm>
+#include <array>
+
+namespace glu_ckpt {
+namespace {
+
+/// Fields that have no say in what a model computes of a text, or whose say the tensors have, or that other fields
+/// decide where they count: asked for or not, they are known. A '*' stands for any text, in front or behind.
+constexpr auto kNoSay = std::to_array<std::string_view>({
+    // the file and the programs that wrote it
+    "model_type",
+    "architectures",
+    "auto_map",
+    "*transformers_version",
+    "unsloth_*",
+    "_*",
+    "name_or_path",
+    "*dtype",
+    "*_implementation",
+    "use_cache",
+    "return_*",
+    "output_*",
+    "torchscript",
+    "is_decoder",
+    "problem_type",
+    "tokenizer_class",
+    "chunk_size*",
+    "use_mamba_kernels",
+    "moe_shared_expert_overlap",
+    "*_fp32_combine",
+    "*_fp32_softmax",
+    "*_head_fp32",
+    "pretraining_tp",
+    "ep_size",
+    "tie_encoder_decoder",
+    // tokens, and how a program chooses the next one
+    "*_token_id",
+    "*_token_ids",
+    "*_token_index",
+    "*_token",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+    "temperature",
+    "top_k",
+    "top_p",
+    "typical_p",
+    "do_sample",
+    "max_length",
+    "min_length",
+    "max_new_tokens",
+    "num_beams",
+    "num_beam_groups",
+    "num_return_sequences",
+    "*_penalty",
+    "*no_repeat_ngram_size",
+    // training
+    "*initializer*",
+    "*dropout*",
+    "*aux_loss*",
+    "*loss_coef*",
+    "*loss_scaling_factor",
+    "*loss_weight",
+    "seq_aux",
+    "router_jitter_noise",
+    "rescale_prenorm_residual",
+    "time_step_*",
+    // the tensors say it
+    "*_lora_rank",
+    "qk_nope_head_dim",
+    "qk_rope_head_dim",
+    "v_head_dim",
+    "use_qk_norm",
+    "qk_norm",
+    "qk_norm_type",
+    "use_routing_bias",
+    "moe_use_aux_free",
+    "moe_router_enable_expert_bias",
+    "use_rmsnorm",
+    "attn_output_gate",
+    "attn_type_list",
+    "use_mtp",
+    "num_mtp_modules",
+    "mtp_num_layers",
+    "moe_capacity",
+    "shared_moe_mode",
+    // other fields decide it where it counts
+    "head_dim",
+    "qk_head_dim",
+    "num_key_value_heads",
+    "expand",
+    "layer_types",
+    "sliding_window*",
+    "max_window_layers",
+    "full_attention_interval",
+    "first_k_dense_replace",
+    "decoder_sparse_step",
+    "mlp_only_layers",
+    "*intermediate_size",
+    "expert_hidden_dim",
+    "is_moe_layer",
+    "rope_theta",
+    "partial_rotary_factor",
+    "max_position_embeddings",
+    "initial_context_length",
+    "experts_per_token",
+    "num_experts_per_tok",
+    "attn_scale",
+    "floor_scale",
+    "route_norm",
+    "norm_topk_prob",
+    "num_hidden_layers",
+    "attn_temperature_tuning",
+    "moe_router_use_sigmoid",
+    "moe_gate",
+    "moe_norm_min",
+    "router_dtype",
+    // positions of pictures are those of words in a text
+    "*.mrope_section",
+    "*.mrope_interleaved",
+    "*.max_position_embeddings",
+});
+
+bool fits(std::string_view name, std::string_view pattern) {
+  const bool any_front = pattern.starts_with('*'), any_behind = pattern.ends_with('*');
+  if (any_front) pattern.remove_prefix(1);
+  if (any_behind) pattern.remove_suffix(1);
+  if (any_front && any_behind) return name.find(pattern) != name.npos;
+  return any_front ? name.ends_with(pattern) : any_behind ? name.starts_with(pattern) : name == pattern;
+}
+
+/// The row by which all models of the family have one value of the field.
+const ArgRow* constant_row(const Family& family, std::string_view name) {
+  for (const std::span<const ArgRow> rows : family.args)
+    for (const ArgRow& row : rows)
+      if (!row.field.empty() && family.own_word(row.field) == name && !row.json.empty() && row.json != "null")
+        return &row;
+  return nullptr;
+}
+
+}  // namespace
+
+void warn_of_unread_fields(ArgsWriter& args) {
+  // Sizes and kinds of layers were asked of another ConfigFields: asking again notes what they are made of.
+  read_architecture(args.config);
+  std::string unknown;
+  for (const ConfigFields::Said& said : args.config.unread()) {
+    const std::string& value = said.value;
+    if (std::ranges::any_of(kNoSay, [&](std::string_view pattern) { return fits(said.name, pattern); })) continue;
+    if (const ArgRow* const row = constant_row(args.family(), said.name)) {
+      if (row->json != value && value != "null")
+        args.warn("{} is {}, and {} in all models of type '{}' as Megatron-Core and transformers compute them",
+                  said.name, value, row->json, args.family().model_type);
+    } else if (!said.is_off) {
+      constexpr std::size_t kShown = 60;
+      unknown += fmt::format("{}{} {}", unknown.empty() ? "" : ", ", said.name,
+                             value.size() > kShown ? value.substr(0, kShown) + "..." : value);
+    }
+  }
+  if (!unknown.empty())
+    args.warn(
+        "config.json says {}, of which nothing is known here in models of type '{}': no argument says it, and where it "
+        "changes what the model computes, logits differ",
+        unknown, args.family().model_type);
+}
+
+}  // namespace glu_ckpt

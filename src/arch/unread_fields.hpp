@@ -1,0 +1,12 @@
+#pragma once
+/// The fields of a config.json that the program does not know, and those that say another thing than the family does.
+
+#include "families/arg_rows.hpp"
+
+namespace glu_ckpt {
+
+/// Warns of what config.json says of the language model and nothing here reads. `args` has written all other arguments,
+/// so that it has asked for the fields that it knows.
+void warn_of_unread_fields(ArgsWriter& args);
+
+}  // namespace glu_ckpt
