@@ -223,6 +223,24 @@ def test_transforms_of_torch_func():
             torch.func.grad(lambda x, f=function: torch.func.grad(f)(x).sum())(x)
 
 
+@pytest.mark.parametrize("name", ["x", "fc1", "fc2"])
+def test_what_a_transform_left_behind(name):
+    """A tensor that escapes from a transform is a wrapper without memory, which torch takes off."""
+    given, left = tensors(), []
+
+    def leave(t):
+        left.append(t)
+        return t.sum()
+
+    wanted = run(ops.grouped_mlp, given)
+    torch.func.grad(leave)(given[name])
+    assert torch._C._functorch.is_functorch_wrapped_tensor(left[0])
+    assert torch.equal(run(ops.grouped_mlp, {**given, name: left[0]}), wanted)
+    weight = given["fc1"] if name == "x" else left[0]
+    x = left[0] if name == "x" else torch.ones(ROWS, weight.shape[-1])
+    assert torch.isfinite(ops.grouped_linear(x, SPLITS, weight)).all()
+
+
 def test_batches_of_calls_are_refused():
     given = tensors()
     x = given["x"].requires_grad_()
