@@ -15,10 +15,13 @@
 #include "core/parse_number.hpp"
 #include "families/architecture.hpp"
 #include "format/model_config.hpp"
+#include "layout/tensor_kinds.hpp"
 #include "model/laid_out_source.hpp"
 #include "model/part_config.hpp"
 #include "model/source_hints.hpp"
+#include "model/stored_codes.hpp"
 #include "model/wrapped_source.hpp"
+#include "quant/quant_config.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -35,7 +38,7 @@ struct Padding {
   /// The new one; rows and cols, but for an axis of the bytes of a cell.
   std::vector<i64> shape{};
   i64 element_bytes = 1;
-  /// One new element.
+  /// One new element, or one for each line that gets new ones.
   std::vector<std::byte> fill{};
   /// The bits of an element that goes which must be those of `fill`; none of a scale's.
   std::vector<std::byte> fixed_bits{};
@@ -44,6 +47,14 @@ struct Padding {
 
   i64 old_row_bytes() const { return old_cols * element_bytes; }
   i64 row_bytes() const { return cols * element_bytes; }
+  /// What an element behind the others is.
+  const std::byte* fill_of(i64 row, i64 col) const {
+    if (std::ssize(fill) == element_bytes) return fill.data();
+    const bool has_new_cols = cols != old_cols;
+    // What has one column has an element of its own in each new row.
+    const i64 line = has_new_cols ? row : cols > 1 ? col : row - std::min(rows, old_rows);
+    return fill.data() + line * element_bytes;
+  }
 };
 
 class PaddedSource final : public WrappedSource {
@@ -76,8 +87,10 @@ class PaddedSource final : public WrappedSource {
       const i64 rows = std::min(batch, (end + row_bytes - 1) / row_bytes - row);
       const i64 stored = std::clamp<i64>(padding.old_rows - row, 0, rows);
       made.resize(static_cast<std::size_t>(rows * row_bytes));
-      for (i64 at = 0; at < std::ssize(made); at += padding.element_bytes)
-        std::memcpy(made.data() + at, padding.fill.data(), static_cast<std::size_t>(padding.element_bytes));
+      for (i64 i = 0; i < rows; ++i)
+        for (i64 col = row + i < padding.old_rows ? padding.old_cols : 0; col < padding.cols; ++col)
+          std::memcpy(made.data() + i * row_bytes + col * padding.element_bytes, padding.fill_of(row + i, col),
+                      static_cast<std::size_t>(padding.element_bytes));
       read.resize(static_cast<std::size_t>(stored * padding.old_row_bytes()));
       if (stored > 0) WrappedSource::stored().read(tensor, row * padding.old_row_bytes(), read);
       const i64 kept = std::min(row_bytes, padding.old_row_bytes());
@@ -117,7 +130,29 @@ struct ZeroElement {
   std::vector<std::byte> fixed_bits;
 };
 
-/// Returns none for codes of which that is not known; asymmetric ones have a zero of their own in each group.
+constexpr u32 kEights = 0x88888888, kOnes = 0x11111111;
+const std::vector<std::byte> kAllBits(sizeof(u32), std::byte{0xFF});
+
+std::vector<std::byte> bytes_of(const std::vector<u32>& words) {
+  const auto bytes = std::as_bytes(std::span(words));
+  return {bytes.begin(), bytes.end()};
+}
+
+/// The words of codes that are zero in each line behind which columns are added: where one group has all columns, new
+/// ones have its zero points.
+std::vector<u32> zero_words(const Source& source, const QuantizedTensor& weight) {
+  std::vector<u32> zeros(static_cast<std::size_t>(source.inventory().tensors[*weight.zeros].bytes) / sizeof(u32));
+  source.read(*weight.zeros, 0, std::as_writable_bytes(std::span(zeros)));
+  for (u32& word : zeros) word += kOnes * static_cast<u32>(weight.zero_offset);
+  // AWQ has its codes in words like those of its zero points.
+  if (weight.codes == Codes::Awq) return zeros;
+  std::vector<u32> words;
+  for (i64 row = 0; row < weight.rows; ++row)
+    words.push_back((zeros[static_cast<std::size_t>(row / 8)] >> (row % 8 * 4) & 15) * kOnes);
+  return words;
+}
+
+/// Returns none for codes of which that is not known.
 std::optional<ZeroElement> zero_of(const TensorRef& stored, const Matrix& matrix) {
   const auto bytes = static_cast<std::size_t>(dtype_bits(stored.dtype) / 8);
   const auto each = [&](int value, int fixed) {
@@ -133,8 +168,8 @@ std::optional<ZeroElement> zero_of(const TensorRef& stored, const Matrix& matrix
   // Two of FP4 in a byte; eight integers in a word, each 8 more than its value.
   if (is_packed && stored.dtype == Dtype::U8 && matrix.grid.cols == 2) return each(0, 0x77);
   if (matrix.kind == TensorKind::Blocks && stored.dtype == Dtype::U8) return each(0, 0x77);
-  if (matrix.kind == TensorKind::PackedWeight && stored.dtype == Dtype::I32 && matrix.grid.cols == 8)
-    return each(0x88, 0xFF);
+  const bool has_codes = matrix.kind == TensorKind::PackedWeight || matrix.kind == TensorKind::QWeight;
+  if (has_codes && stored.dtype == Dtype::I32 && matrix.grid.cols * matrix.grid.rows == 8) return each(0x88, 0xFF);
   return {};
 }
 
@@ -142,7 +177,17 @@ std::optional<ZeroElement> zero_of(const TensorRef& stored, const Matrix& matrix
 class PaddingMaker {
  public:
   PaddingMaker(const Source& source, const ModelHints& hints, const Recognition& model, i64 width)
-      : source_(source), hints_(hints), model_(model), width_(width) {}
+      : source_(source), hints_(hints), model_(model), width_(width) {
+    const auto in_words = [](const ExpertBlock& block) {
+      return block.codes == TensorKind::QWeight || block.codes == TensorKind::PackedWeight;
+    };
+    if (std::ranges::none_of(model.blocks, in_words)) return;
+    found_ = find_sound(source, hints, &model);
+    for (const QuantizedTensor& weight : found_.tensors)
+      for (const std::size_t part : weight.parts()) weights_.emplace(part, &weight);
+    const QuantConfig config = quant_config_of(source, hints);
+    one_group_ = config.groups.empty() && config.group_size.value_or(-1) <= 0;
+  }
 
   std::unique_ptr<PaddedSource> make(const std::string& said, Record record) {
     const Architecture& old = *model_.architecture;
@@ -187,34 +232,51 @@ class PaddingMaker {
     const bool is_down = matrix.role == Role::Down;
     if (is_down && matrix.kind == TensorKind::Bias) return;
     if (matrix.kind == TensorKind::InputScale || matrix.kind == TensorKind::InputGlobalScale) return;
+    const auto found = weights_.find(matrix.tensor);
+    const QuantizedTensor* const weight = found == weights_.end() ? nullptr : found->second;
+    const bool is_order = weight != nullptr && weight->groups == matrix.tensor;
+    const bool is_zeros = weight != nullptr && weight->zeros == matrix.tensor;
+    // Groups and their order are of columns.
+    const bool has_one_group = is_down && one_group_ && weight != nullptr && weight->cell_cols >= weight->cols;
+    if (is_order && !is_down) return;
+    const bool is_of_groups = is_zeros || (weight != nullptr && weight->scales == matrix.tensor);
+    if (has_one_group && is_of_groups) return;
     const i64 cell = is_down ? matrix.grid.cols : matrix.grid.rows;
     if (matrix.kind == TensorKind::WeightShape) return change_shape(matrix, is_down ? 1 : 0, from, to);
     // One element for all of them.
     if (is_scale(matrix.kind) && cell == 0) return;
-    const std::optional<ZeroElement> zero = zero_of(stored, matrix);
+    std::optional<ZeroElement> zero = zero_of(stored, matrix);
+    const auto is_codes = weight != nullptr && weight->weight == matrix.tensor;
+    if (is_zeros) zero = ZeroElement{bytes_of({kEights - kOnes * static_cast<u32>(weight->zero_offset)}), kAllBits};
+    if (is_codes && has_one_group && weight->zeros) zero->bytes = bytes_of(zero_words(source_, *weight));
+    if (is_order) zero = ZeroElement{bytes_of(group_numbers(*weight, has_one_group, from, to)), {}};
     const bool is_block_scale =
         matrix.kind == TensorKind::Scale || matrix.kind == TensorKind::PlainScale || matrix.kind == TensorKind::Scales;
     if (!zero && !is_block_scale)
       fail(ErrorCode::NotSupported, {{}, stored.name},
-           "'{}' {}: numbers, FP8, FP4 and symmetric INT4 of compressed-tensors are padded, others not; --decode bf16 "
-           "makes numbers of codes, and --encode beside it makes codes again",
+           "'{}' {}: numbers, FP8, FP4 and INT4 are padded, others not; --decode bf16 makes numbers of codes, and "
+           "--encode beside it makes codes again",
            stored.name, dtype_name(stored.dtype));
-    const bool is_bias = matrix.kind == TensorKind::Bias;
-    const bool turned = block.axes == Axes::InOut && matrix.kind == TensorKind::Weight;
+    const bool has_one_axis = matrix.kind == TensorKind::Bias || is_order;
+    const bool turned = stored_axes(matrix.kind, block.codes, block.axes) == Axes::InOut;
     // Cells of FP8 end where they may; FP4 and INT4 have whole ones.
-    if (is_down && cell > 1 && to % cell != 0 && matrix.grid.rows == 1)
+    const bool is_whole = cell > 1 && (stored.dtype == Dtype::I32 || (is_down && matrix.grid.rows == 1));
+    // Half a group has zero points that are not those of new columns.
+    const bool starts_whole = is_whole && weight != nullptr && weight->zeros;
+    if (is_whole && (to % cell != 0 || (starts_whole && from % cell != 0)))
       fail(ErrorCode::NotExact, {{}, stored.name},
-           "'{}': a width of {} is no multiple of {}, the weights in a row that have one element of it; --pad-experts "
-           "wants a multiple of it",
-           stored.name, to, cell);
+           "'{}': a width of {} is no multiple of {}, the weights {} that have one element of it; {}", stored.name,
+           to % cell != 0 ? to : from, cell, is_down ? "in a row" : "below each other",
+           to % cell != 0 ? "--pad-experts wants a multiple of it"
+                          : "--decode bf16 makes numbers of codes, which are padded to any width");
     // gpt-oss's blocks have the bytes of a cell as an axis.
     const bool has_blocks = stored.shape.size() == 3 && matrix.kind == TensorKind::Blocks;
     const i64 in_last = has_blocks ? stored.shape[2] : 1;
     const i64 old_count = (from + cell - 1) / cell / (is_down ? in_last : 1);
     const i64 count = (to + cell - 1) / cell / (is_down ? in_last : 1);
-    const bool along_cols = !is_bias && is_down != turned;
+    const bool along_cols = !has_one_axis && is_down != turned;
     const std::size_t axis = along_cols ? 1 : 0;
-    if (stored.shape.size() < (is_bias ? 1U : 2U) || stored.shape.size() > (has_blocks ? 3U : 2U) ||
+    if (stored.shape.size() < (has_one_axis ? 1U : 2U) || stored.shape.size() > (has_blocks ? 3U : 2U) ||
         stored.shape[axis] != old_count)
       fail(ErrorCode::NotSupported, {{}, stored.name}, "'{}' {}: {} along its axis {} were expected, for a width of {}",
            stored.name, shape_text(stored.shape), old_count, axis, from);
@@ -225,11 +287,19 @@ class PaddingMaker {
     padding.rows = along_cols ? padding.old_rows : count;
     padding.cols = along_cols ? count * in_last : padding.old_cols;
     padding.element_bytes = dtype_bits(stored.dtype) / 8;
-    padding.fill = zero ? zero->bytes : one_of_dtype(stored);
-    if (zero) padding.fixed_bits = zero->fixed_bits;
+    padding.fill = zero ? std::move(zero->bytes) : one_of_dtype(stored);
+    if (zero) padding.fixed_bits = std::move(zero->fixed_bits);
     padding.shape = stored.shape;
     padding.shape[axis] = count;
     paddings_[matrix.tensor] = std::move(padding);
+  }
+
+  /// The groups of new columns, whose order is theirs.
+  static std::vector<u32> group_numbers(const QuantizedTensor& weight, bool has_one_group, i64 from, i64 to) {
+    std::vector<u32> groups;
+    for (i64 col = from; col < to; ++col)
+      groups.push_back(has_one_group ? 0 : static_cast<u32>(col / weight.cell_cols));
+    return groups;
   }
 
   /// `weight_shape` says rows and columns of the codes beside it.
@@ -280,7 +350,8 @@ class PaddingMaker {
       source_.read(tensor, row * row_bytes, read);
       for (i64 i = 0; i < rows; ++i)
         for (i64 col = first > 0 ? 0 : padding.cols; col < padding.old_cols; ++col)
-          if (!is_zero(read.data() + i * row_bytes + col * padding.element_bytes, padding))
+          if (!is_zero(read.data() + i * row_bytes + col * padding.element_bytes, padding.fill_of(row + i, col),
+                       padding.fixed_bits))
             fail(ErrorCode::NotExact, {{}, stored.name},
                  "'{}' {}: row {}, column {} is not zero, so the {} behind the first {} are no padding that could be "
                  "taken away",
@@ -289,9 +360,9 @@ class PaddingMaker {
     }
   }
 
-  static bool is_zero(const std::byte* element, const Padding& padding) {
-    for (std::size_t i = 0; i < padding.fill.size(); ++i)
-      if (((element[i] ^ padding.fill[i]) & padding.fixed_bits[i]) != std::byte{0}) return false;
+  static bool is_zero(const std::byte* element, const std::byte* zero, const std::vector<std::byte>& fixed_bits) {
+    for (std::size_t i = 0; i < fixed_bits.size(); ++i)
+      if (((element[i] ^ zero[i]) & fixed_bits[i]) != std::byte{0}) return false;
     return true;
   }
 
@@ -299,6 +370,11 @@ class PaddingMaker {
   const ModelHints& hints_;
   const Recognition& model_;
   i64 width_;
+  /// Codes in words, by all of their parts.
+  Quantization found_;
+  std::map<std::size_t, const QuantizedTensor*> weights_;
+  /// A group has all columns, however many there are.
+  bool one_group_ = false;
   std::map<std::size_t, Padding> paddings_;
 };
 
