@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <optional>
 #include <set>
@@ -16,6 +17,7 @@
 #include "families/config_fields.hpp"
 #include "families/dense_rows.hpp"
 #include "format/model_config.hpp"
+#include "layout/optimizer_names.hpp"
 #include "model/kept_experts.hpp"
 #include "model/laid_out_source.hpp"
 #include "model/part_config.hpp"
@@ -26,12 +28,17 @@
 namespace glu_ckpt {
 namespace {
 
+/// DeepSeek-V4's experts of each token of the vocabulary.
+constexpr std::string_view kExpertsOfTokens = "tid2eid";
+
 /// A tensor of a part: one of the source's, or those of the slabs along its first axis that are left.
 struct PartTensor {
   std::size_t stored = 0;
   /// null: all of it.
   const std::vector<i64>* slabs = nullptr;
   i64 slab_bytes = 0;
+  /// Its bytes, where they are others than the source's.
+  std::vector<std::byte> made{};
 };
 
 /// Some tensors of a source, under other names.
@@ -42,6 +49,13 @@ class PartSource final : public WrappedSource {
 
   void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const override {
     const PartTensor& part = tensors_.at(tensor);
+    if (!part.made.empty()) {
+      for (const std::span<std::byte> piece : pieces) {
+        std::copy_n(part.made.begin() + offset, piece.size(), piece.begin());
+        offset += std::ssize(piece);
+      }
+      return;
+    }
     if (part.slabs == nullptr) return stored().read_scattered(part.stored, offset, pieces);
     for (std::span<std::byte> piece : pieces)
       for (; !piece.empty();) {
@@ -100,8 +114,9 @@ class PartMaker {
         tensor.shape[0] = part_.experts;
         tensor.bytes = part_.experts * part.slab_bytes;
       }
+      if (const auto table = tables_.find(i); table != tables_.end()) part.made = std::move(table->second);
       info.inventory.tensors.push_back(std::move(tensor));
-      made.push_back(part);
+      made.push_back(std::move(part));
     }
     edit(info);
     check_kinds(info.hints.config);
@@ -274,6 +289,10 @@ class PartMaker {
       if (std::ranges::binary_search(known, index) || renamed_.contains(index) || cuts_.contains(index) ||
           kept_of(label) == nullptr)
         continue;
+      if (tensor.name.ends_with(kExpertsOfTokens)) {
+        renumber_table(index, *kept_of(label));
+        continue;
+      }
       const auto has = [&](std::string_view word) { return tensor.name.find(word) != std::string::npos; };
       if (has("expert") || has("router") || has("gate") || has("eid"))
         fail(ErrorCode::NotSupported, {{}, tensor.name},
@@ -281,6 +300,33 @@ class PartMaker {
              "--keep-experts takes out",
              tensor.name, shape_text(tensor.shape), label);
     }
+  }
+
+  /// A table that names experts by their numbers names them by their new ones.
+  void renumber_table(std::size_t index, const std::vector<i64>& kept) {
+    const TensorRef& table = source_.inventory().tensors[index];
+    if (table.dtype != Dtype::I64 && table.dtype != Dtype::I32)
+      fail(ErrorCode::NotSupported, {{}, table.name}, "'{}' is {}: numbers of experts are I64 or I32", table.name,
+           dtype_name(table.dtype));
+    std::vector<std::byte> bytes(static_cast<std::size_t>(table.bytes));
+    source_.read(index, 0, bytes);
+    std::vector<i64> numbers(static_cast<std::size_t>(part_.experts_of), -1);
+    for (i64 i = 0; i < std::ssize(kept); ++i) numbers[static_cast<std::size_t>(kept[static_cast<std::size_t>(i)])] = i;
+    const auto size = static_cast<std::size_t>(dtype_bits(table.dtype) / 8);
+    for (std::size_t at = 0; at < bytes.size(); at += size) {
+      // Little-endian, so that the short number is the first half of the long one.
+      i64 expert = 0;
+      std::memcpy(&expert, bytes.data() + at, size);
+      const bool is_kept = expert >= 0 && expert < part_.experts_of && numbers[static_cast<std::size_t>(expert)] >= 0;
+      if (!is_kept)
+        fail(ErrorCode::ExpertMissing, {{}, table.name},
+             "'{}' {}: its number {} is {}, which is no expert of layer {} that --keep-experts keeps: keep those that "
+             "it "
+             "names",
+             table.name, shape_text(table.shape), at / size, expert, label_of(table.name));
+      std::memcpy(bytes.data() + at, &numbers[static_cast<std::size_t>(expert)], size);
+    }
+    tables_[index] = std::move(bytes);
   }
 
   /// The label of the layer in a name; may be empty.
@@ -360,6 +406,26 @@ class PartMaker {
     const auto other = renamed_.find(tensor);
     const std::string& name = other != renamed_.end() ? other->second : source_.inventory().tensors[tensor].name;
     if (name.empty()) return std::nullopt;
+    if (!is_optimizer_tensor(name)) return key_of(name, tensor);
+    // What is left out as a whole needs no names.
+    if (answers_.drop_optimizer) return name;
+    if (answers_.drop_vision || is_bucket_key(name) || is_unnamed_state_key(name)) fail_state(name);
+    for (const StateKey& state : read_state_key(name))
+      if (const std::string key(state.model_key); layer_of(key) || key.starts_with("mtp.")) {
+        const std::optional<std::string> made = key_of(key, tensor);
+        return made ? std::optional(fmt::format("{}{}{}", state.before, *made, state.after)) : std::nullopt;
+      }
+    return name;
+  }
+
+  [[noreturn]] void fail_state(const std::string& name) const {
+    fail(ErrorCode::OptimizerBuckets, {{}, name},
+         "'{}': the optimizer's state does not say by its names which of it is this part's; --optimizer drop leaves it "
+         "out",
+         name);
+  }
+
+  std::optional<std::string> key_of(const std::string& name, std::size_t tensor) const {
     const auto numbered = layer_of(name);
     const bool is_mtp = mtp_.contains(tensor) || (numbered && numbered->layer >= part_.of) || name.starts_with("mtp.");
     if (is_mtp && part_.drops_mtp) return std::nullopt;
@@ -469,6 +535,8 @@ class PartMaker {
   std::map<std::size_t, std::string> renamed_;
   /// The tensors of which some slabs are left.
   std::map<std::size_t, const std::vector<i64>*> cuts_;
+  /// The new bytes of tables of experts.
+  std::map<std::size_t, std::vector<std::byte>> tables_;
 };
 
 }  // namespace
