@@ -15,6 +15,8 @@
 namespace glu_ckpt {
 namespace {
 
+constexpr std::string_view kWeightEnd = ".weight";
+
 class FactorFinder {
  public:
   FactorFinder(const Source& base, const Recognition& model, const Source& adapter, const AdapterConfig& config,
@@ -40,7 +42,7 @@ class FactorFinder {
       if (block == nullptr || block->glu.kind == Glu::Kind::None || block->intermediate_size <= 0) return std::nullopt;
       return PackedSizes{block->num_experts, block->hidden_size, block->intermediate_size};
     };
-    adapted.is_linear = [&](const std::string& module) { return numbers_.contains(module + ".weight"); };
+    adapted.is_linear = [&](const std::string& module) { return linear_at(module) != numbers_.end(); };
     for (const AdaptedModule& module : read_factors(adapter_, config_, adapted, answers_.files))
       module.packed ? add_packed(module) : add_module(module);
     std::ranges::stable_sort(found_, {}, [](const MergedMatrix& each) { return each.matrix.tensor; });
@@ -51,12 +53,27 @@ class FactorFinder {
   const std::vector<i64>& shape_a(const Factors& factors) const { return factors_[factors.a].shape; }
   const std::vector<i64>& shape_b(const Factors& factors) const { return factors_[factors.b].shape; }
 
+  using Numbers = std::map<std::string, std::size_t, std::less<>>;
+
+  /// Finds a linear layer's weight, also where an adapter of a language model names it and the model has that inside
+  /// another one.
+  Numbers::const_iterator linear_at(const std::string& module) const {
+    auto found = numbers_.find(fmt::format("{}{}", module, kWeightEnd));
+    if (found != numbers_.end() || model_.architecture == nullptr) return found;
+    const std::string_view own = model_.architecture->family->root, root = model_.dense_root;
+    if (module.starts_with(own))
+      found = numbers_.find(fmt::format("{}{}{}", root, module.substr(own.size()), kWeightEnd));
+    if (found == numbers_.end() && root.ends_with(own))
+      found = numbers_.find(fmt::format("{}{}{}", root.substr(0, root.size() - own.size()), module, kWeightEnd));
+    return found;
+  }
+
   /// A linear layer of the model, or of one expert.
   void add_module(const AdaptedModule& module) {
     const Factors& factors = module.factors;
     const Matrix* matrix = nullptr;
     Matrix whole;
-    if (const auto found = numbers_.find(module.name + ".weight"); found != numbers_.end()) {
+    if (const auto found = linear_at(module.name); found != numbers_.end()) {
       whole = whole_matrix(found->second);
       matrix = &whole;
     } else {
@@ -106,12 +123,16 @@ class FactorFinder {
     const auto own = std::ranges::find(patterns, hub_naming(model_), &KeyPattern::naming);
     const KeyPattern& pattern = own == patterns.end() ? *patterns.front() : **own;
     const KeyParts parts = parse_key(key, skeleton, pattern);
-    const auto is_it = [&](const ExpertBlock& block) {
-      return block.set == pattern.set && block.stack == parts.stack && block.layer == parts.layer;
-    };
-    const auto block = std::ranges::find_if(model_.blocks, is_it);
-    if (block == model_.blocks.end()) return {};
-    return {&*block, pattern.role, pattern.has_expert ? find_expert_part(key, pattern).expert : 0};
+    // Of several models in one, each with such a layer, the key's own; one alone needs no text in front.
+    const ExpertBlock* found = nullptr;
+    int alike = 0;
+    for (const ExpertBlock& block : model_.blocks) {
+      if (block.set != pattern.set || block.stack != parts.stack || block.layer != parts.layer) continue;
+      if (found == nullptr || block.scope == parts.scope) found = &block;
+      ++alike;
+    }
+    if (found == nullptr || (alike > 1 && found->scope != parts.scope)) return {};
+    return {found, pattern.role, pattern.has_expert ? find_expert_part(key, pattern).expert : 0};
   }
 
   /// The matrix of an expert that is stored together with others.
@@ -174,7 +195,7 @@ class FactorFinder {
   const std::vector<TensorRef>& factors_;
   const AdapterConfig& config_;
   const MergeAnswers& answers_;
-  std::map<std::string_view, std::size_t> numbers_;
+  Numbers numbers_;
   std::vector<MergedMatrix> found_;
 };
 

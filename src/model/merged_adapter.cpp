@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <utility>
 
 #include "adapters/merged_source.hpp"
 #include "arch/recognize_model.hpp"
 #include "core/fail.hpp"
 #include "core/json.hpp"
+#include "families/architecture.hpp"
 #include "model/adapter_view.hpp"
 #include "model/open_checkpoint.hpp"
 #include "model/source_hints.hpp"
@@ -20,22 +22,39 @@ constexpr auto kPrograms = std::to_array<std::string_view>({"peft", "peft-safe"}
 constexpr std::string_view kConfig = "adapter_config.json";
 constexpr std::size_t kMaxDepth = 64;
 
-/// "Qwen3Moe" of "Qwen3MoeForCausalLM" and of "Qwen3MoeModel": a model and its head are classes of one architecture.
-std::string_view architecture_in(std::string_view model_class) {
-  for (const std::string_view end : {"For", "Model"}) model_class = model_class.substr(0, model_class.find(end));
-  return model_class;
+/// "qwen3moe" of "Qwen3MoeForCausalLM", "Qwen3MoeModel" and "qwen3_moe": a model and its head are classes of one
+/// architecture.
+std::string architecture_in(std::string_view text) {
+  for (const std::string_view end : {"For", "Model", "Text", "_text"}) text = text.substr(0, text.find(end));
+  std::string letters;
+  for (const char c : text)
+    if (c != '_') letters += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return letters;
+}
+
+/// The classes and the type that a configuration names, and those of a language model in it.
+std::vector<std::string> classes_in(const JsonValue& config) {
+  std::vector<std::string> found;
+  if (const auto classes = config.find("architectures"); classes && classes->kind() == JsonKind::Array)
+    for (const JsonValue one : classes->items()) found.emplace_back(one.get<std::string_view>().value_or(""));
+  if (const auto type = config.find<std::string_view>("model_type")) found.emplace_back(*type);
+  if (const auto text = config.find("text_config"); text && text->kind() == JsonKind::Object)
+    for (std::string& one : classes_in(*text)) found.push_back(std::move(one));
+  return found;
 }
 
 /// Shapes and names of two architectures may be alike, and the products would be added to weights of another model.
-void check_base(const Source& adapter, const AdapterConfig& config, const std::string& model_config) {
+void check_base(const Source& adapter, const AdapterConfig& config, const std::string& model_config,
+                const Architecture* architecture) {
   const JsonDocument document(model_config, kMaxDepth);
-  const auto classes = document.fault() ? std::nullopt : document.root().find("architectures");
-  if (config.base_class.empty() || !classes || classes->size() == 0) return;
-  std::string_view named;
-  for (const JsonValue one : classes->items()) {
-    named = one.get<std::string_view>().value_or("");
-    if (architecture_in(named) == architecture_in(config.base_class)) return;
-  }
+  if (config.base_class.empty() || document.fault() || document.root().kind() != JsonKind::Object) return;
+  const auto own = document.root().find("architectures");
+  if (!own || own->size() == 0) return;
+  std::vector<std::string> classes = classes_in(document.root());
+  const std::string named = classes.front();
+  if (architecture != nullptr) classes.emplace_back(architecture->family->model_class);
+  const std::string wanted = architecture_in(config.base_class);
+  if (std::ranges::any_of(classes, [&](const std::string& one) { return architecture_in(one) == wanted; })) return;
   fail(ErrorCode::NotSupported, {adapter.path().string(), {}},
        "{}: {} says that it is for a {}, and config.json of the model says {}; give the model that it was trained on",
        adapter.path().string(), kConfig, config.base_class, named);
@@ -49,8 +68,8 @@ void merge_adapter(std::unique_ptr<Source>& source, const SourceAnswers& answers
   std::unique_ptr<Source> adapter = open_source(answers.merge);
   const AdapterConfig config = adapter_config_of(*adapter);
   const ModelHints hints = hints_of(*source, answers);
-  check_base(*adapter, config, hints.config);
   const Recognition model = recognize_model(source->inventory(), hints, source->record(), answers);
+  check_base(*adapter, config, hints.config, model.architecture.get());
   const std::string program = answers.merge_as.empty() ? std::string(kPrograms[0]) : answers.merge_as;
   std::vector<MergedMatrix> matrices =
       find_factors(*source, model, *adapter, config, {program == kPrograms[1], parse_packed_files(answers.from_lora)});
