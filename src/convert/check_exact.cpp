@@ -75,8 +75,11 @@ void check_optimizer_parts(const Source& source, const ConvertOptions& options, 
   const LayoutAnswers &from = plan.from, &to = plan.to;
   const bool same =
       from.naming == to.naming && from.experts == to.experts && from.glu == to.glu && from.shared_glu == to.shared_glu;
-  if (same || options.from.drop_optimizer) return;
-  for (const std::string& text : optimizer_part_texts(source))
+  if (options.from.drop_optimizer) return;
+  std::vector<std::string> texts = same ? std::vector<std::string>() : optimizer_part_texts(source);
+  const Record& laid_out = source.info().laid_out_from;
+  if (const auto left = laid_out.find("optimizer"); left != laid_out.end()) texts.push_back(left->second);
+  for (const std::string& text : texts)
     fail(ErrorCode::OptimizerBuckets, {source.path().string(), {}}, "{}: {}", source.path().string(), text);
 }
 

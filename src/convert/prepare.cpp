@@ -26,6 +26,22 @@
 namespace glu_ckpt {
 namespace {
 
+/// What was laid out anew to be encoded, padded or cut is from the layout that the files have.
+void take_stored_layout(const Record& stored, LayoutAnswers& layout) {
+  const auto take = [&](const char* key, const auto& put) {
+    if (const auto found = stored.find(key); found != stored.end()) put(found->second);
+  };
+  take("naming", [&](const std::string& word) { layout.naming = word; });
+  take("experts", [&](const std::string& word) { layout.experts = word; });
+  // A model without gates has no order in either layout.
+  take("glu", [&](const std::string& word) {
+    layout.glu = word == "none" ? Glu{Glu::Kind::None, 0} : parse_glu(word);
+  });
+  take("shared_glu", [&](const std::string& word) {
+    layout.shared_glu = word == "none" ? Glu{Glu::Kind::None, 0} : parse_glu(word);
+  });
+}
+
 Plan make_proved_plan(const Conversion& conversion) {
   const Source& source = *conversion.source.source;
   if (!conversion.output.empty()) check_apart(conversion.output, source);
@@ -44,8 +60,7 @@ Plan make_proved_plan(const Conversion& conversion) {
                      {conversion.target.to, conversion.target.former, options.max_shard_bytes,
                       options.force || reads_anew, conversion.target.format != source.format()});
   });
-  if (const Record& stored = source.info().laid_out_from; conversion.source.recognition.is_adapter && !stored.empty())
-    plan.from.experts = stored.at("experts");
+  take_stored_layout(source.info().laid_out_from, plan.from);
   if (!plan.foreign_order.empty() && !options.allow_foreign_order)
     fail(ErrorCode::ForeignOrder, {conversion.output.string(), {}},
          "{}: would load and compute something else. {}; --allow-foreign-order writes this one all the same, and the "

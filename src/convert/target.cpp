@@ -202,7 +202,10 @@ class TargetResolver {
                                           : std::string(family.expert_naming);
     const Naming& naming = *find_naming(expert_naming);
     const Experts experts = family.packed_experts ? Experts::Grouped : Experts::Indexed;
-    settle(expert_naming, experts, family.packed_experts ? fixed_glu(naming) : Glu{Glu::Kind::Split, 0},
+    // Where families spell experts alike, the model's own is named.
+    const std::string own = std::string(kHfPrefix) + architecture_->model_type;
+    settle(find_naming(own) == &naming ? own : expert_naming, experts,
+           family.packed_experts ? fixed_glu(naming) : Glu{Glu::Kind::Split, 0},
            {naming.native_shared_fused ? Glu::Kind::Contiguous : Glu::Kind::Split, 0});
   }
 

@@ -17,6 +17,7 @@
 #include "model/saved_arguments.hpp"
 #include "model/settle_copies.hpp"
 #include "model/settle_idle.hpp"
+#include "model/stored_model.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -153,9 +154,15 @@ CheckpointInfo info_as_hub(const Checkpoint& checkpoint) {
   const LayoutAnswers& layout = checkpoint.recognition.layout;
   info.hints = checkpoint.hints;
   for (const char* key : {"naming", "experts", "glu", "shared_glu", "digest", "source_digest"}) info.record.erase(key);
-  info.laid_out_from = {{"naming", layout.naming}, {"experts", layout.experts}, {"glu", to_string(layout.glu)}};
-  if (layout.shared_glu) info.laid_out_from["shared_glu"] = to_string(*layout.shared_glu);
+  // Of several steps the first finds what the files have.
+  if (info.laid_out_from.empty()) {
+    info.laid_out_from = {{"naming", layout.naming}, {"experts", layout.experts}, {"glu", to_string(layout.glu)}};
+    if (layout.shared_glu) info.laid_out_from["shared_glu"] = to_string(*layout.shared_glu);
+  }
   if (is_hub_form(checkpoint.recognition)) return info;
+  // The files that hold it are none of the hub's.
+  if (const std::vector<std::string> states = optimizer_part_texts(*checkpoint.source); !states.empty())
+    info.laid_out_from["optimizer"] = states.front();
   std::erase_if(info.record, [](const auto& entry) { return entry.first.starts_with("hf_"); });
   std::erase_if(info.extra_files, [](const ExtraFile& file) { return name_in_hf(file.name).empty(); });
   for (ExtraFile& file : info.extra_files) file.name = std::string(name_in_hf(file.name));

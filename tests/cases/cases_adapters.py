@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 import shutil
+import struct
 
 from case import REFUSED, Case, Run, both, read_safetensors, read_tensors, reported, write_safetensors
 
@@ -80,6 +81,29 @@ def widened(tensors: dict) -> None:
 
 def adapter(name: str, *runs: Run, change=None, note: str = "") -> Case:
     return Case(f"adapter_{name}", "base", list(runs), change=change, note=note)
+
+
+def of_language_model(base_class: str):
+    """Puts beside a multimodal model an adapter of the language model in it, as PEFT writes that for one by itself."""
+
+    def change(source: pathlib.Path) -> None:
+        factors, targets, number = {}, set(), 0
+        for name, (_, shape, _) in read_safetensors(source / "model.safetensors").items():
+            if not (found := re.match(r"language_model\.(model\.layers\.\d+\..*?(\w+_proj)|lm_head)\.weight$", name)):
+                continue
+            targets.add(found[2] or found[1])
+            for factor, extents in (("A", [2, shape[1]]), ("B", [shape[0], 2])):
+                number += 1
+                values = [((i * 7 + number) % 13 - 6) / 8 for i in range(extents[0] * extents[1])]
+                factors[f"base_model.model.{found[1]}.lora_{factor}.weight"] = ("F32", extents, struct.pack(f"<{len(values)}f", *values))
+        made = source.parent / "adapter"
+        made.mkdir()
+        write_safetensors(made / "adapter_model.safetensors", factors)
+        (made / "adapter_config.json").write_text(json.dumps({
+            "peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": sorted(targets),
+            "auto_mapping": {"base_model_class": base_class}}))
+
+    return change
 
 
 def refused(name: str, change, says: str, note: str, status=3) -> Case:
@@ -396,6 +420,14 @@ CASES = [
             "it is for a MixtralForCausalLM, and config.json of the model says Qwen3MoeForCausalLM", "another architecture"),
     adapter("qwen3_packed_peft021", Run(MERGE), change=config(auto_mapping={"base_model_class": "Qwen3MoeModel"}), note="another head"),
     adapter("qwen3_packed_peft021", Run(MERGE), change=config(auto_mapping=None), note="nobody says the class"),
+    # An adapter of a language model, merged into it where it is inside another one.
+    *[Case("whole/kimi_k25", "hf", [
+        Run(MERGE), Run("verify SRC OUT --merge CASE/adapter", plan=False), Run("verify SRC OUT", 1, plan=False),
+        Run("convert OUT OUT2 --drop vision"), Run("convert SRC OUT --drop vision --merge CASE/adapter"),
+        Run("verify OUT OUT2", plan=False, says="byte-identical")], change=of_language_model(base_class), note=f"{base_class} in another model")
+      for base_class in ("DeepseekV3ForCausalLM", "KimiK2ForCausalLM")],
+    Case("whole/kimi_k25", "hf", [Run(MERGE, REFUSED, says="it is for a MixtralForCausalLM, and config.json of the model says Kimi_K25")],
+         change=of_language_model("MixtralForCausalLM"), note="another language model"),
     # Merged twice, and an adapter by itself.
     adapter("qwen3_packed_peft021", Run(MERGE), Run("convert OUT OUT2 --merge CASE/adapter", says="warning: .*'adapter' is merged already"),
             Run("convert CASE/adapter OUT2 --to megatron", REFUSED, says="adapter"), note="twice"),

@@ -245,6 +245,13 @@ def common_changed(elements: int, **entries):
     return change
 
 
+def with_optimizer(out: pathlib.Path) -> str:
+    """Adds an optimizer to common.pt of OUT."""
+    path = next(out.rglob("common.pt"))
+    path.write_bytes(tensor_zip(read_common(path) | {"optimizer": {"state": {0: {"exp_avg": tensor(40)}}}}, 40))
+    return ""
+
+
 def file_beside(name: str, value, elements: int, folder: str = "iter_0000100"):
     def change(source: pathlib.Path) -> None:
         path = source / folder / name
@@ -286,6 +293,7 @@ def hub_state(name: str, told: str = "exp_avg") -> list[Run]:
         Run("inspect SRC", 0, says=f"problem.*{name}"),
         Run(TO_MEGATRON + " --optimizer drop", 0, check=lacks_word("exp_avg")),
         Run("convert SRC OUT --to hf --force", 0, says=f"{name}.*left behind"),
+        Run("convert SRC OUT --layers 0-0", 0, says=f"{name}.*left behind", check=lacks_word("exp_avg")),
     ]
 
 
@@ -302,6 +310,10 @@ OPTIMIZER = [
     ]),
     Case(*RUN, state_found("common.pt", "exp_avg"), note="in common.pt",
          change=common_changed(40, optimizer={"state": {0: {"exp_avg": ...}}, "param_groups": []})),
+    Case("whole/qwen3_moe", "hf", [
+        Run(TO_MEGATRON, check=with_optimizer),
+        Run("convert OUT OUT2 --layers 0-0 --to megatron", 4, says=r"common\.pt.*exp_avg.*\[optimizer-buckets\]"),
+        Run("convert OUT OUT2 --layers 0-0 --to megatron --optimizer drop", check=lacks_word("exp_avg"))], note="in common.pt, of layers that go"),
     Case(*RUN, state_found("common.pt", "fp32_from_fp16"), note="in common.pt, in a list",
          change=common_changed(40, chained=[{"fp32_from_fp16_params": [[...]]}])),
     Case(*RUN, SOUND, note="param_groups with a step",

@@ -97,6 +97,12 @@ CASES = [
     planted("mxfp4", neighbour("weight_scale", 1), DOWN, "the scale of the block beside it"),
     planted("nvfp4", neighbour("weight_scale", 1), DOWN, "the scale of the block beside it"),
     planted("int4:g32", neighbour("weight_scale", 2), DOWN, "the scale of the group beside it"),
+    # The report says what the files have, and the model's own name of its experts' spelling.
+    Case("whole/exaone_moe", "hf", [
+        Run("convert SRC OUT --to megatron --glu interleaved:4"),
+        Run("convert OUT OUT2 --to hf --encode fp8:128x128", plan=False,
+            says=r"from +megatron-dist, grouped, interleaved:4, shared expert contiguous\nto +hf:exaone_moe, indexed, split")],
+         note="from Megatron"),
     planted("nvfp4", other_second("weight_scale_2"), UP, "a second scale of another gate"),
     planted("nvfp4 --encode-as compressed-tensors", other_second("weight_global_scale"), UP, "a second scale of another gate"),
 ]  # fmt: skip
