@@ -3,52 +3,28 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
-#include <map>
 
+#include "adapters/logical_adapter.hpp"
 #include "core/fail.hpp"
-#include "core/float_rows.hpp"
-#include "core/kept.hpp"
 #include "layout/key_pattern.hpp"
 #include "layout/placement.hpp"
 
 namespace glu_ckpt {
 namespace {
 
-constexpr std::string_view kWeight = ".weight";
-constexpr auto kRoles = std::to_array<Role>({Role::Gate, Role::Up, Role::Down});
-/// Bytes of tensors, read whole, in whose columns experts lie.
-constexpr i64 kKeptBytes = i64{128} << 20;
-
-/// The factors of gate, up or down of one expert.
-struct ExpertFactors {
-  Factors factors;
-  double alpha = 0;
-  std::optional<std::size_t> magnitudes = std::nullopt;
-  /// Its name where it is a linear layer of its own.
-  std::string name = {};
-};
-
-/// The routed experts of one layer.
-struct Layer {
-  /// "model.layers.3.": the text in front of the expert part.
-  std::string prefix;
-  std::map<i64, std::array<std::optional<ExpertFactors>, 3>> experts;
-};
-
+constexpr std::string_view kCanonicalIn = ".linear_in", kCanonicalOut = ".linear_out";
+constexpr Glu kContiguous{Glu::Kind::Contiguous, 0};
 std::string without_weight(std::string name) {
-  if (name.ends_with(kWeight)) name.resize(name.size() - kWeight.size());
+  if (name.ends_with(kWeightEnd)) name.resize(name.size() - kWeightEnd.size());
   return name;
 }
-
-std::size_t index_of(Role role) { return static_cast<std::size_t>(std::ranges::find(kRoles, role) - kRoles.begin()); }
 
 class AdapterLayer {
  public:
   AdapterLayer(const Source& adapter, const AdapterConfig& config, const Naming* naming,
                const Architecture* architecture, const LayAnswers& answers)
-      : adapter_(adapter),
+      : elements_(adapter),
         tensors_(adapter.inventory().tensors),
         config_(config),
         naming_(naming),
@@ -56,237 +32,38 @@ class AdapterLayer {
         answers_(answers) {}
 
   LaidAdapter run(const std::vector<AdaptedModule>& modules) {
-    for (const AdaptedModule& module : modules) module.packed ? take_packed(module) : take_linear(module);
+    const bool is_apart = answers_.layout == AdapterLayout::Indexed || answers_.splits_gate_up;
+    const bool parts_ranks = is_apart && !answers_.live_ranks;
+    found_ = find_expert_factors(elements_, tensors_, {config_, naming_, architecture_}, modules, parts_ranks);
     if (answers_.layout == AdapterLayout::Megatron && answers_.grow_rank)
-      for (const auto& [prefix, layer] : layers_) least_ranks_ = std::max(least_ranks_, packed_ranks(layer));
-    for (auto& [prefix, layer] : layers_)
-      if (answers_.layout == AdapterLayout::Indexed)
-        lay_indexed(layer);
-      else if (answers_.layout == AdapterLayout::Megatron)
-        lay_megatron(layer);
-      else
-        lay_packed(layer);
+      for (const auto& [prefix, layer] : found_.layers) least_ranks_ = std::max(least_ranks_, packed_ranks(layer));
+    for (auto& [prefix, layer] : found_.layers) switch (answers_.layout) {
+        case AdapterLayout::Indexed: lay_indexed(layer); break;
+        case AdapterLayout::Packed: lay_packed(layer); break;
+        case AdapterLayout::Stacked: lay_stacked(layer); break;
+        case AdapterLayout::Megatron: lay_megatron(layer); break;
+      }
     if (answers_.layout == AdapterLayout::Megatron)
       check_megatron();
     else
-      for (const AdaptedModule& module : plain_) lay_plain(module);
+      for (const AdaptedModule& module : found_.plain) lay_plain(module);
     return std::move(laid_);
   }
 
  private:
-  // ---- the adapter as it is ---------------------------------------------------------------------
-
-  const KeyPattern* pattern_of(const KeySkeleton& skeleton) const {
-    const std::vector<const KeyPattern*> patterns = match_patterns(skeleton);
-    const auto own = std::ranges::find(patterns, naming_, &KeyPattern::naming);
-    return patterns.empty() ? nullptr : own == patterns.end() ? patterns.front() : *own;
-  }
-
-  Layer& layer_at(std::string prefix) {
-    Layer& layer = layers_[prefix];
-    layer.prefix = std::move(prefix);
-    return layer;
-  }
-
-  void take_linear(const AdaptedModule& module) {
-    const std::string key = fmt::format("{}{}", module.name, kWeight);
-    const KeySkeleton skeleton = skeletonize(key);
-    const KeyPattern* const pattern = pattern_of(skeleton);
-    if (pattern == nullptr || !pattern->has_expert || pattern->set != ExpertSet::Routed ||
-        std::ranges::find(kRoles, pattern->role) == kRoles.end()) {
-      plain_.push_back(module);
-      return;
-    }
-    const ExpertPart part = find_expert_part(key, *pattern);
-    const i64 experts = architecture_ == nullptr ? 0 : architecture_->num_experts;
-    if (experts > 0 && part.expert >= experts)
-      fail(ErrorCode::UnknownTensor, {{}, tensors_[module.factors.a].name},
-           "'{}' is for expert {}, and config.json says {} experts; is the adapter for another model?",
-           tensors_[module.factors.a].name, part.expert, experts);
-    check_sizes(module.factors, pattern->role);
-    if (part_naming_ == nullptr) part_naming_ = pattern->naming;
-    layer_at(key.substr(0, part.begin)).experts[part.expert][index_of(pattern->role)] =
-        ExpertFactors{module.factors, config_.alpha_of(module.name), module.magnitudes, module.name};
-  }
-
-  void check_sizes(const Factors& factors, Role role) const {
-    if (architecture_ == nullptr || architecture_->expert_width <= 0) return;
-    const i64 hidden = architecture_->expert_hidden, width = architecture_->expert_width;
-    const i64 inputs = role == Role::Down ? width : hidden, outputs = role == Role::Down ? hidden : width;
-    if (factors.inputs == inputs && factors.outputs == outputs) return;
-    fail(ErrorCode::SizeMismatch, {{}, tensors_[factors.a].name},
-         "'{}' is {} and '{}' {}: config.json makes {} of an expert {} x {}", tensors_[factors.a].name,
-         shape_text(tensors_[factors.a].shape), tensors_[factors.b].name, shape_text(tensors_[factors.b].shape),
-         to_string(role), outputs, inputs);
-  }
-
-  static bool is_megatron(const std::string& name) {
-    return name.starts_with(kMegatronLayers) && name.find(kMegatronExperts) != name.npos;
-  }
-
-  std::string_view hub_layers() const {
-    const auto& stacks = indexed_naming().stacks;
-    return std::ranges::find(stacks, "decoder", &StackPrefix::stack)->before;
-  }
-
-  /// "model.layers.3." of "decoder.layers.3.mlp.experts.linear_fc1".
-  std::string hub_prefix(const std::string& name) const {
-    const std::string number =
-        name.substr(kMegatronLayers.size(), name.find('.', kMegatronLayers.size()) + 1 - kMegatronLayers.size());
-    return fmt::format("{}{}", hub_layers(), number);
-  }
-
-  void take_packed(const AdaptedModule& module) {
-    const std::string& name = module.name;
-    // Any part of the experts tells their layer.
-    const std::string key = is_megatron(name) ? name : name.substr(0, name.rfind('.')) + ".down_proj";
-    const KeyPattern* const pattern = pattern_of(skeletonize(key));
-    if (pattern == nullptr && !is_megatron(key))
-      fail(ErrorCode::UnknownTensor, {{}, tensors_[module.factors.a].name},
-           "'{}' is for packed experts of '{}', which no naming spells so", tensors_[module.factors.a].name, name);
-    Layer& layer = layer_at(is_megatron(key) ? hub_prefix(key) : key.substr(0, find_expert_part(key, *pattern).begin));
-    const double alpha = config_.alpha_of(module.name);
-    const bool may_be_apart =
-        module.packed == Role::GateUp && answers_.layout == AdapterLayout::Indexed && !answers_.live_ranks;
-    const i64 gate_ranks = may_be_apart ? ranks_of_gate(module.factors) : 0;
-    for (i64 expert = 0; expert < module.factors.experts; ++expert)
-      for (const Role role : kRoles) {
-        if (!module.is_for(role)) continue;
-        ExpertFactors one{factors_of(module.factors, expert, role), alpha};
-        if (gate_ranks > 0) one = with_own_ranks(std::move(one), role, gate_ranks);
-        layer.experts[expert][index_of(role)] = std::move(one);
-      }
-  }
-
-  /// PEFT makes one pair of factors of gate's and up's by using some ranks for each: gate's come first.
-  ExpertFactors with_own_ranks(ExpertFactors both, Role role, i64 gate_ranks) const {
-    Factors& factors = both.factors;
-    factors.first_rank = role == Role::Gate ? 0 : gate_ranks;
-    factors.used_ranks = role == Role::Gate ? gate_ranks : factors.rank - gate_ranks;
-    both.alpha = alpha_for(both.alpha, factors.rank, factors.used_ranks, factors, "ranks of gate and up apart");
-    return both;
-  }
-
-  /// Returns how many ranks are gate's, where gate's rows of B are zero from some rank on, of all experts, and up's
-  /// before it; 0 where ranks serve both.
-  i64 ranks_of_gate(const Factors& packed) const {
-    i64 gate_end = 0, up_begin = packed.rank;
-    for (i64 expert = 0; expert < packed.experts; ++expert) {
-      const std::vector<double> gate = magnitudes(matrix_of_b(factors_of(packed, expert, Role::Gate)), true);
-      const std::vector<double> up = magnitudes(matrix_of_b(factors_of(packed, expert, Role::Up)), true);
-      for (i64 j = 0; j < packed.rank; ++j) {
-        if (gate[static_cast<std::size_t>(j)] != 0) gate_end = std::max(gate_end, j + 1);
-        if (up[static_cast<std::size_t>(j)] != 0) up_begin = std::min(up_begin, j);
-      }
-    }
-    if (gate_end == 0 || up_begin == packed.rank || gate_end > up_begin) return 0;
-    const i64 half = packed.rank / 2;
-    return gate_end <= half && half <= up_begin ? half : up_begin;
-  }
-
-  // ---- elements ---------------------------------------------------------------------------------
-
-  /// Calls `use` with the elements of one row after the other, [cols] of element_bytes; false as soon as it says so.
-  template <typename Use>
-  bool for_each_row(const Matrix& matrix, const Use& use) const {
-    const i64 size = matrix.element_bytes;
-    std::vector<std::byte> row(static_cast<std::size_t>(matrix.cols * size));
-    if (matrix.place.col_step == size) {
-      for (i64 r = 0; r < matrix.rows; ++r) {
-        adapter_.read(matrix.tensor, row_offset(matrix.place, r), row);
-        if (!use(std::span<const std::byte>(row), r)) return false;
-      }
-      return true;
-    }
-    const auto kept = tensors_read_.get(matrix.tensor, [&] {
-      KeptBytes whole{std::vector<std::byte>(static_cast<std::size_t>(tensors_[matrix.tensor].bytes))};
-      adapter_.read(matrix.tensor, 0, whole.data);
-      return whole;
-    });
-    for (i64 r = 0; r < matrix.rows; ++r) {
-      const std::byte* const from = kept->data.data() + row_offset(matrix.place, r);
-      for (i64 c = 0; c < matrix.cols; ++c) std::copy_n(from + c * matrix.place.col_step, size, row.data() + c * size);
-      if (!use(std::span<const std::byte>(row), r)) return false;
-    }
-    return true;
-  }
-
-  /// The sums of the magnitudes in each row, or in each column: zero where all elements are, and not finite where one
-  /// is not.
-  std::vector<double> magnitudes(const Matrix& matrix, bool of_columns) const {
-    std::vector<double> sums(static_cast<std::size_t>(of_columns ? matrix.cols : matrix.rows));
-    std::vector<float> values(static_cast<std::size_t>(matrix.cols));
-    (void)for_each_row(matrix, [&](std::span<const std::byte> row, i64 r) {
-      widen_row(row.data(), matrix.dtype, values);
-      double* const sum = sums.data() + (of_columns ? 0 : r);
-      const std::size_t step = of_columns ? 1 : 0;
-      for (std::size_t c = 0; c < values.size(); ++c) sum[c * step] += std::abs(static_cast<double>(values[c]));
-      return true;
-    });
-    return sums;
-  }
-
-  /// Says of each rank whether its row of A and its column of B have a product that is not zero everywhere.
-  std::vector<bool> live_ranks(const Factors& factors) const {
-    const std::vector<double> a = magnitudes(matrix_of_a(factors), false), b = magnitudes(matrix_of_b(factors), true);
-    std::vector<bool> live;
-    for (std::size_t j = 0; j < a.size(); ++j)
-      live.push_back((a[j] != 0 && b[j] != 0) || !std::isfinite(a[j]) || !std::isfinite(b[j]));
-    return live;
-  }
-
-  bool is_same_place(const Matrix& a, const Matrix& b) const {
-    return a.tensor == b.tensor && a.place.offset == b.place.offset && a.place.row_step == b.place.row_step &&
-           a.place.col_step == b.place.col_step && a.rows == b.rows && a.cols == b.cols;
-  }
-
-  bool are_equal(const Matrix& a, const Matrix& b) const {
-    if (is_same_place(a, b)) return true;
-    if (a.rows != b.rows || a.cols != b.cols || a.dtype != b.dtype) return false;
-    std::vector<std::byte> all;
-    (void)for_each_row(a, [&](std::span<const std::byte> row, i64) {
-      all.insert(all.end(), row.begin(), row.end());
-      return true;
-    });
-    return for_each_row(b, [&](std::span<const std::byte> row, i64 r) {
-      return std::ranges::equal(row, std::span(all).subspan(static_cast<std::size_t>(r) * row.size(), row.size()));
-    });
-  }
-
-  /// Returns the alpha with which other ranks give the same scale.
-  double alpha_for(double alpha, i64 ranks, i64 other_ranks, const Factors& factors, const std::string& what) const {
-    if (ranks == other_ranks) return alpha;
-    const double ratio = static_cast<double>(other_ranks) / static_cast<double>(ranks);
-    const double other = alpha * (config_.rank_stabilized ? std::sqrt(ratio) : ratio);
-    AdapterConfig tried;
-    tried.rank = other_ranks;
-    tried.rank_stabilized = config_.rank_stabilized;
-    // The square root of a ratio and its inverse leave a number beside the one that was typed.
-    for (const double candidate : {config_.alpha, std::round(other), other}) {
-      tried.alpha = candidate;
-      if (tried.scale_of("") == factors.scale) return candidate;
-    }
-    fail(ErrorCode::NotExact, {{}, tensors_[factors.a].name},
-         "'{}': with {}, {} ranks instead of {}, no lora_alpha gives its scale {} to the bit", tensors_[factors.a].name,
-         what, other_ranks, ranks, factors.scale);
-  }
-
-  // ---- the other layout -------------------------------------------------------------------------
-
   const Naming& indexed_naming() const {
-    if (naming_ != nullptr) return *naming_;
-    if (part_naming_ != nullptr) return *part_naming_;
-    fail(ErrorCode::NoMap, {}, "nothing says how the model's family spells its experts");
+    if (found_.naming == nullptr) fail(ErrorCode::NoMap, {}, "nothing says how the model's family spells its experts");
+    return *found_.naming;
   }
 
   static std::string_view indexed_name(const Naming& naming, Role role) {
     return role == Role::Gate ? naming.indexed.gate : role == Role::Up ? naming.indexed.up : naming.indexed.down;
   }
 
-  void lay_indexed(const Layer& layer) {
+  void lay_indexed(const ExpertLayer& layer) {
     const Naming& naming = indexed_naming();
     for (const auto& [expert, roles] : layer.experts)
-      for (const Role role : kRoles) {
+      for (const Role role : kExpertRoles) {
         const auto& found = roles[index_of(role)];
         if (!found) continue;
         const std::string_view part = indexed_name(naming, role);
@@ -306,7 +83,7 @@ class AdapterLayer {
   void add_pair(const std::string& module, const Factors& factors, double alpha,
                 const std::optional<std::size_t>& magnitudes) {
     std::vector<bool> live(static_cast<std::size_t>(factors.ranks()), true);
-    if (answers_.live_ranks && !magnitudes) live = live_ranks(factors);
+    if (answers_.live_ranks && !magnitudes) live = elements_.live_ranks(factors);
     const i64 rank = std::ranges::count(live, true);
     if (rank == 0) return;
     Factors alone{.dtype_a = factors.stored_dtype_a(), .dtype_b = factors.stored_dtype_b()};
@@ -326,9 +103,9 @@ class AdapterLayer {
       parts_b.push_back({matrix_of_b(from), matrix_of_b(to)});
       done += count;
     }
-    add_tensor(fmt::format("{}{}.lora_A{}", kAdaptedModel, module, kWeight), alone.dtype_a, {rank, factors.inputs})
+    add_tensor(fmt::format("{}{}.lora_A{}", kAdaptedModel, module, kWeightEnd), alone.dtype_a, {rank, factors.inputs})
         .parts = std::move(parts_a);
-    add_tensor(fmt::format("{}{}.lora_B{}", kAdaptedModel, module, kWeight), alone.dtype_b, {factors.outputs, rank})
+    add_tensor(fmt::format("{}{}.lora_B{}", kAdaptedModel, module, kWeightEnd), alone.dtype_b, {factors.outputs, rank})
         .parts = std::move(parts_b);
     if (magnitudes) add_whole(fmt::format("{}{}.lora_magnitude_vector", kAdaptedModel, module), *magnitudes);
     laid_.modules.push_back({module, false, factors.ranks(), alpha});
@@ -364,29 +141,29 @@ class AdapterLayer {
     const bool to_packed = answers_.layout == AdapterLayout::Packed;
     const std::string &from = to_packed ? hub : packed, &to = to_packed ? packed : hub;
     if (from == to) return name;
-    for (const auto& [prefix, layer] : layers_)
+    for (const auto& [prefix, layer] : found_.layers)
       if (name.starts_with(prefix + from)) return prefix + to + name.substr(prefix.size() + from.size());
     return name;
   }
 
   // ---- packed -----------------------------------------------------------------------------------
 
-  void lay_megatron(const Layer& layer) {
-    if (architecture_ == nullptr || !layer.prefix.starts_with(hub_layers()))
+  void lay_megatron(const ExpertLayer& layer) {
+    if (architecture_ == nullptr || !layer.prefix.starts_with(hub_layers(indexed_naming())))
       fail(ErrorCode::NoSpelling, {}, "--to megatron: nothing says how Megatron spells '{}'", layer.prefix);
-    const std::string module =
-        fmt::format("{}{}{}", kMegatronLayers, layer.prefix.substr(hub_layers().size()), kMegatronExperts);
-    const auto has = [&](Role role) {
-      return std::ranges::any_of(layer.experts,
-                                 [&](const auto& each) { return each.second[index_of(role)].has_value(); });
-    };
-    if (has(Role::Gate) || has(Role::Up)) lay_gate_up(layer, module + "1", module + "1", {Glu::Kind::Contiguous, 0});
-    if (has(Role::Down)) lay_down(layer, module + "2", module + "2");
+    const std::string module = fmt::format("{}{}{}", kMegatronLayers,
+                                           layer.prefix.substr(hub_layers(indexed_naming()).size()), kMegatronExperts);
+    const bool has_gate_up = layer.has(Role::Gate) || layer.has(Role::Up);
+    if (has_gate_up && answers_.splits_gate_up)
+      for (const auto& [role, word] : {std::pair(Role::Gate, kMegatronGate), std::pair(Role::Up, kMegatronUp)})
+        lay_role(layer, role, fmt::format("{}1{}", module, word), fmt::format("{}1{}", module, word));
+    if (has_gate_up && !answers_.splits_gate_up) lay_gate_up(layer, module + "1", module + "1", kContiguous);
+    lay_role(layer, Role::Down, module + "2", module + "2");
   }
 
   /// Megatron-Bridge has one rank and one alpha for all modules.
   void check_megatron() const {
-    for (const AdaptedModule& module : plain_)
+    for (const AdaptedModule& module : found_.plain)
       fail(ErrorCode::NoMap, {{}, tensors_[module.factors.a].name},
            "'{}' is for '{}': only factors of routed experts have a place under Megatron's names here",
            tensors_[module.factors.a].name, module.name);
@@ -400,16 +177,12 @@ class AdapterLayer {
              laid_.modules.front().alpha);
   }
 
-  void lay_packed(const Layer& layer) {
+  void lay_packed(const ExpertLayer& layer) {
     const Naming& naming = *packed_naming(indexed_naming(), architecture_);
     const std::string_view gate_up_part = naming.grouped.gate_up, down_part = naming.grouped.down;
     if (gate_up_part.empty() || down_part.empty() || architecture_ == nullptr)
       fail(ErrorCode::NoSpelling, {}, "the naming {} has no keys for packed experts", naming.name);
-    const auto has = [&](Role role) {
-      return std::ranges::any_of(layer.experts,
-                                 [&](const auto& each) { return each.second[index_of(role)].has_value(); });
-    };
-    const bool has_gate_up = has(Role::Gate) || has(Role::Up), has_down = has(Role::Down);
+    const bool has_gate_up = layer.has(Role::Gate) || layer.has(Role::Up), has_down = layer.has(Role::Down);
     if (answers_.program == "vllm" && has_gate_up != has_down)
       fail(ErrorCode::NoSpelling, {},
            "--to vllm: '{}' has factors for {} alone, and vLLM takes those of packed experts for both", layer.prefix,
@@ -423,8 +196,33 @@ class AdapterLayer {
     }
     if (has_down) {
       add_parameter(down_part);
-      lay_down(layer, down, module);
+      lay_role(layer, Role::Down, down, module);
     }
+  }
+
+  /// An axis of experts in front, of one where all share a factor: the outer one of both matrices.
+  void lay_stacked(const ExpertLayer& layer) {
+    const Naming& naming = *packed_naming(indexed_naming(), architecture_);
+    if (architecture_ == nullptr || naming.grouped.down.empty())
+      fail(ErrorCode::NoSpelling, {}, "the naming {} has no keys for packed experts", naming.name);
+    const std::string down = layer.prefix + print_part(naming.grouped.down, TensorKind::Weight, "");
+    const std::string experts = down.substr(0, down.rfind('.') + 1);
+    const auto lay = [&](Role role, const char* word) { lay_role(layer, role, experts + word, experts + word); };
+    if (answers_.splits_gate_up) {
+      lay(Role::Gate, "w1");
+      lay(Role::Up, "w3");
+      lay(Role::Down, "w2");
+      return;
+    }
+    if (fixed_glu(naming).kind == Glu::Kind::Interleaved)
+      fail(
+          ErrorCode::UnknownGlu, {},
+          "'{}gate_up_proj': nothing says whether {} reads its rows as the model has them, gate's and up's in turn, or "
+          "one after the other; --to {} without --experts shared writes a pair of factors for each",
+          experts, answers_.program, answers_.program);
+    if (layer.has(Role::Gate) || layer.has(Role::Up))
+      lay_gate_up(layer, experts + "gate_up_proj", experts + "gate_up_proj", kContiguous);
+    lay(Role::Down, "down_proj");
   }
 
   void add_parameter(std::string_view part) {
@@ -432,21 +230,47 @@ class AdapterLayer {
     if (std::ranges::find(laid_.parameters, name) == laid_.parameters.end()) laid_.parameters.push_back(name);
   }
 
-  const ExpertFactors* find(const Layer& layer, i64 expert, Role role) const {
-    const auto found = layer.experts.find(expert);
-    if (found == layer.experts.end() || !found->second[index_of(role)]) return nullptr;
-    return &*found->second[index_of(role)];
+  bool is_expert_first() const {
+    return answers_.layout == AdapterLayout::Megatron || answers_.layout == AdapterLayout::Stacked;
   }
 
   /// The factors of packed experts that are to be, of `ranks` each.
-  Factors packed_factors(const Factors& like, i64 ranks, bool is_gate_up) const {
+  Factors packed_factors(const Factors& like, i64 ranks, Role role) const {
     Factors packed{.dtype_a = like.stored_dtype_a(), .dtype_b = like.stored_dtype_b()};
+    const i64 hidden = architecture_->expert_hidden, width = architecture_->expert_width;
     packed.experts = architecture_->num_experts;
     packed.rank = ranks;
-    packed.inputs = is_gate_up ? architecture_->expert_hidden : architecture_->expert_width;
-    packed.outputs = is_gate_up ? 2 * architecture_->expert_width : architecture_->expert_hidden;
-    packed.is_expert_first = answers_.layout == AdapterLayout::Megatron;
+    packed.inputs = role == Role::Down ? width : hidden;
+    packed.outputs = role == Role::Down ? hidden : role == Role::GateUp ? 2 * width : width;
+    packed.is_expert_first = is_expert_first();
+    // Megatron-Bridge shares both, others the one on the outside of an expert.
+    const bool is_both = answers_.layout == AdapterLayout::Megatron;
+    packed.shares_a = answers_.shares && (is_both || role != Role::Down);
+    packed.shares_b = answers_.shares && (is_both || role == Role::Down);
     return packed;
+  }
+
+  /// Adds what one expert has to parts that all of them share, or refuses it where it differs.
+  void add_part(std::vector<LaidTensor::Part>& parts, bool is_shared, Matrix from, i64 expert, const Matrix& to) const {
+    from.expert = expert;
+    const auto first = std::ranges::find_if(
+        parts, [&](const LaidTensor::Part& part) { return is_shared && part.to.place.offset == to.place.offset; });
+    if (first == parts.end()) return parts.push_back({from, to});
+    if (!elements_.are_equal(first->from, from))
+      fail(ErrorCode::NotExact, {{}, tensors_[from.tensor].name},
+           "'{}' (expert {}) differs from '{}' (expert {}), and --experts shared has one for all experts; without it "
+           "each "
+           "has its own",
+           tensors_[from.tensor].name, expert, tensors_[first->from.tensor].name, first->from.expert);
+  }
+
+  /// An expert without factors has products of zero, which a pair that all share cannot give.
+  void check_shared(const ExpertLayer& layer, Role role, const Factors& packed) const {
+    if (!packed.shares_a || !packed.shares_b) return;
+    for (i64 expert = 0; expert < packed.experts; ++expert)
+      if (layer.find(expert, role) == nullptr)
+        fail(ErrorCode::NotExact, {}, "'{}': expert {} has no factors of {}, and --experts shared has one pair for all",
+             layer.prefix, expert, to_string(role));
   }
 
   /// Refuses what one module cannot have: several scales or dtypes, DoRA.
@@ -467,22 +291,35 @@ class AdapterLayer {
            tensors_[first.factors.a].name, module);
   }
 
+  static std::string adapted(const std::string& module, std::string_view factor) {
+    return fmt::format("{}{}.{}", kAdaptedModel, module, factor);
+  }
+
   void add_module(const std::string& parameter, const std::string& module, const Factors& packed, double alpha,
                   std::vector<LaidTensor::Part> parts_a, std::vector<LaidTensor::Part> parts_b) {
     if (packed.is_expert_first) {
-      add_tensor(fmt::format("{}{}{}", module, kMegatronIn, kWeight), packed.dtype_a,
-                 {packed.experts, packed.rank, packed.inputs})
-          .parts = std::move(parts_a);
-      add_tensor(fmt::format("{}{}{}", module, kMegatronOut, kWeight), packed.dtype_b,
-                 {packed.experts, packed.outputs, packed.rank})
-          .parts = std::move(parts_b);
+      const bool is_bridge = answers_.layout == AdapterLayout::Megatron;
+      std::vector<i64> shape_a = {packed.shares_a ? 1 : packed.experts, packed.rank, packed.inputs};
+      std::vector<i64> shape_b = {packed.shares_b ? 1 : packed.experts, packed.outputs, packed.rank};
+      // Megatron-Bridge's pair for all experts is like a linear layer's.
+      if (is_bridge && packed.shares_a)
+        for (std::vector<i64>* shape : {&shape_a, &shape_b}) shape->erase(shape->begin());
+      const bool is_canonical = module.ends_with(kMegatronGate) || module.ends_with(kMegatronUp);
+      const std::string_view in = is_canonical ? kCanonicalIn : kMegatronIn;
+      const std::string_view out = is_canonical ? kCanonicalOut : kMegatronOut;
+      const std::string name_a = is_bridge ? fmt::format("{}{}", module, in) : adapted(module, "lora_A");
+      const std::string name_b = is_bridge ? fmt::format("{}{}", module, out) : adapted(module, "lora_B");
+      add_tensor(name_a + std::string(kWeightEnd), packed.dtype_a, shape_a).parts = std::move(parts_a);
+      add_tensor(name_b + std::string(kWeightEnd), packed.dtype_b, shape_b).parts = std::move(parts_b);
       laid_.modules.push_back({parameter, false, packed.rank, alpha});
       return;
     }
     const i64 stacked = packed.experts * packed.rank;
-    add_tensor(fmt::format("{}{}.lora_A{}", kAdaptedModel, module, kWeight), packed.dtype_a, {stacked, packed.inputs})
+    add_tensor(fmt::format("{}{}.lora_A{}", kAdaptedModel, module, kWeightEnd), packed.dtype_a,
+               {stacked, packed.inputs})
         .parts = std::move(parts_a);
-    add_tensor(fmt::format("{}{}.lora_B{}", kAdaptedModel, module, kWeight), packed.dtype_b, {packed.outputs, stacked})
+    add_tensor(fmt::format("{}{}.lora_B{}", kAdaptedModel, module, kWeightEnd), packed.dtype_b,
+               {packed.outputs, stacked})
         .parts = std::move(parts_b);
     laid_.modules.push_back({parameter, true, packed.rank, alpha});
   }
@@ -495,42 +332,51 @@ class AdapterLayer {
         .with_missing_options({"--grow-rank"});
   }
 
-  void lay_down(const Layer& layer, const std::string& parameter, const std::string& module) {
+  /// Lays one of an expert's matrices out by itself.
+  void lay_role(const ExpertLayer& layer, Role role, const std::string& parameter, const std::string& module) {
+    if (!layer.has(role)) return;
     const ExpertFactors* first = nullptr;
     i64 ranks = 0;
     for (const auto& [expert, roles] : layer.experts)
-      if (const auto& one = roles[index_of(Role::Down)]) {
+      if (const auto& one = roles[index_of(role)]) {
         if (first == nullptr) first = &*one;
         check_alike(parameter, *one, *first);
         ranks = std::max(ranks, one->factors.ranks());
       }
     ranks = std::max(ranks, least_ranks_);
-    const Factors packed = packed_factors(first->factors, ranks, false);
+    const Factors packed = packed_factors(first->factors, ranks, role);
+    check_shared(layer, role, packed);
     std::vector<LaidTensor::Part> parts_a, parts_b;
     for (const auto& [expert, roles] : layer.experts)
-      if (const auto& one = roles[index_of(Role::Down)]) {
+      if (const auto& one = roles[index_of(role)]) {
         if (one->factors.ranks() != ranks && !answers_.grow_rank)
           fail_rank(one->factors,
                     fmt::format("it has rank {}, and another expert of the layer {}", one->factors.ranks(), ranks));
-        Factors to = factors_of(packed, expert, Role::Down);
+        Factors to = factors_of(packed, expert, role);
         to.used_ranks = one->factors.ranks();
-        parts_a.push_back({matrix_of_a(one->factors), matrix_of_a(to)});
-        parts_b.push_back({matrix_of_b(one->factors), matrix_of_b(to)});
+        add_part(parts_a, packed.shares_a, matrix_of_a(one->factors), expert, matrix_of_a(to));
+        add_part(parts_b, packed.shares_b, matrix_of_b(one->factors), expert, matrix_of_b(to));
       }
-    const double alpha = alpha_for(first->alpha, first->factors.ranks(), ranks, first->factors, "zeros");
+    const double alpha = scaled_alpha(*first, ranks);
     add_module(parameter, module, packed, alpha, std::move(parts_a), std::move(parts_b));
   }
 
+  /// The alpha of a module whose first factors get zeros up to so many ranks.
+  double scaled_alpha(const ExpertFactors& first, i64 ranks) const {
+    return alpha_for(config_, first.alpha, first.factors.ranks(), ranks, first.factors, "zeros",
+                     tensors_[first.factors.a].name);
+  }
+
   /// Returns whether one A serves gate and up of every expert that has both.
-  bool shares_a(const Layer& layer) const {
+  bool shares_a(const ExpertLayer& layer) const {
     return std::ranges::all_of(layer.experts, [&](const auto& each) {
       const auto& [gate, up, down] = each.second;
-      return !gate || !up || are_equal(matrix_of_a(gate->factors), matrix_of_a(up->factors));
+      return !gate || !up || elements_.are_equal(matrix_of_a(gate->factors), matrix_of_a(up->factors));
     });
   }
 
   /// The ranks that packed factors of a layer need.
-  i64 packed_ranks(const Layer& layer) const {
+  i64 packed_ranks(const ExpertLayer& layer) const {
     const bool shares = shares_a(layer);
     i64 most = 0;
     for (const auto& [expert, roles] : layer.experts) {
@@ -544,7 +390,8 @@ class AdapterLayer {
     return most;
   }
 
-  void lay_gate_up(const Layer& layer, const std::string& parameter, const std::string& module, const Glu& order) {
+  void lay_gate_up(const ExpertLayer& layer, const std::string& parameter, const std::string& module,
+                   const Glu& order) {
     if (order.kind != Glu::Kind::Contiguous && order.kind != Glu::Kind::Interleaved)
       fail(ErrorCode::UnknownGlu, {},
            "nothing says in which order a model of this type has gate and up where its experts are packed; --experts "
@@ -567,7 +414,9 @@ class AdapterLayer {
                   fmt::format("gate and up have factors A of their own, and '{}' has one for both", parameter));
     }
     ranks = std::max(ranks, least_ranks_);
-    Factors packed = packed_factors(first->factors, ranks, true);
+    Factors packed = packed_factors(first->factors, ranks, Role::GateUp);
+    for (const Role role : {Role::Gate, Role::Up})
+      if (layer.has(role)) check_shared(layer, role, packed);
     packed.block_rows = order.kind == Glu::Kind::Contiguous ? architecture_->expert_width : order.block_rows;
     if (architecture_->expert_width % packed.block_rows != 0)
       fail(ErrorCode::NotDivisible, {}, "'{}': {} rows of gate and up are not blocks of {}", parameter,
@@ -576,38 +425,34 @@ class AdapterLayer {
     for (const auto& [expert, roles] : layer.experts) {
       i64 next = 0;
       for (const Role role : {Role::Gate, Role::Up}) {
-        const ExpertFactors* const one = find(layer, expert, role);
+        const ExpertFactors* const one = layer.find(expert, role);
         if (one == nullptr) continue;
         const Factors& from = one->factors;
         Factors to = factors_of(packed, expert, role);
         to.first_rank = next;
         to.used_ranks = from.ranks();
-        const bool is_second = shares && role == Role::Up && find(layer, expert, Role::Gate) != nullptr;
-        if (!is_second) parts_a.push_back({matrix_of_a(from), matrix_of_a(to)});
-        parts_b.push_back({matrix_of_b(from), matrix_of_b(to)});
+        const bool is_second = shares && role == Role::Up && layer.find(expert, Role::Gate) != nullptr;
+        if (!is_second) add_part(parts_a, packed.shares_a, matrix_of_a(one->factors), expert, matrix_of_a(to));
+        add_part(parts_b, packed.shares_b, matrix_of_b(one->factors), expert, matrix_of_b(to));
         if (!shares) next += from.ranks();
         if (shares && from.ranks() != ranks && !answers_.grow_rank)
           fail_rank(from, fmt::format("it has rank {}, and another expert of the layer {}", from.ranks(), ranks));
       }
     }
-    const double alpha = alpha_for(first->alpha, first->factors.ranks(), ranks, first->factors, "zeros");
+    const double alpha = scaled_alpha(*first, ranks);
     add_module(parameter, module, packed, alpha, std::move(parts_a), std::move(parts_b));
   }
 
-  const Source& adapter_;
+  FactorElements elements_;
   const std::vector<TensorRef>& tensors_;
   const AdapterConfig& config_;
   const Naming* naming_;
   const Architecture* architecture_;
   const LayAnswers& answers_;
-  /// The naming of an adapter's own keys.
-  const Naming* part_naming_ = nullptr;
   /// Ranks that all modules are to have at least.
   i64 least_ranks_ = 0;
-  std::map<std::string, Layer> layers_;
-  std::vector<AdaptedModule> plain_;
+  LogicalAdapter found_;
   LaidAdapter laid_;
-  mutable Kept<KeptBytes> tensors_read_{kKeptBytes};
 };
 
 }  // namespace

@@ -12,7 +12,9 @@ enum class AdapterLayout {
   Indexed,
   /// As transformers has packed experts: a pair for gate_up_proj, one for down_proj, of all experts.
   Packed,
-  /// As Megatron-Bridge has adapters of grouped experts that share none: pairs for linear_fc1 and linear_fc2.
+  /// As SGLang and vLLM have factors that experts share: an axis of experts in front, of one where they share it.
+  Stacked,
+  /// As Megatron-Bridge has adapters of grouped experts: pairs for linear_fc1 and linear_fc2.
   Megatron,
 };
 
@@ -21,6 +23,10 @@ struct LayAnswers {
   bool grow_rank = false;
   /// Leave out ranks that add nothing, and pairs without any other: what two adapters that add the same have alike.
   bool live_ranks = false;
+  /// One factor for all experts: of Stacked the outer one, A of gate and up and B of down; of Megatron both.
+  bool shares = false;
+  /// Of Stacked and Megatron: gate and up have pairs of their own.
+  bool splits_gate_up = false;
   /// The program that is to read it, for refusals: "vllm".
   std::string program = {};
 };

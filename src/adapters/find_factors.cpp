@@ -15,8 +15,6 @@
 namespace glu_ckpt {
 namespace {
 
-constexpr std::string_view kWeightEnd = ".weight";
-
 class FactorFinder {
  public:
   FactorFinder(const Source& base, const Recognition& model, const Source& adapter, const AdapterConfig& config,

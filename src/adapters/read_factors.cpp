@@ -22,6 +22,7 @@ struct Pair {
   std::optional<std::size_t> a;
   std::optional<std::size_t> b;
   std::optional<std::size_t> magnitudes;
+  bool is_in_out = false;
 };
 
 /// "model.layers.3.mlp.experts" and the factors of its two parameters: PEFT nests a wrapper in another.
@@ -64,11 +65,16 @@ const StackedPart* stacked_part(std::string_view module) {
 
 bool is_stacked(std::string_view module) { return stacked_part(module) != nullptr; }
 
-bool is_of_automodel(std::string_view name) {
-  constexpr auto kWords =
-      std::to_array<std::string_view>({"lora_gate_and_up_A", "lora_gate_and_up_B", "lora_down_A", "lora_down_B"});
-  return std::ranges::any_of(kWords, [&](std::string_view word) { return name.ends_with(word); });
-}
+/// A parameter of AutoModel's experts.
+struct InOutWord {
+  std::string_view end;
+  std::string_view part;
+  bool is_a = false;
+};
+constexpr auto kInOutWords = std::to_array<InOutWord>({{".lora_gate_and_up_A", ".gate_up_proj", true},
+                                                       {".lora_gate_and_up_B", ".gate_up_proj", false},
+                                                       {".lora_down_A", ".down_proj", true},
+                                                       {".lora_down_B", ".down_proj", false}});
 
 class FactorReader {
  public:
@@ -105,14 +111,10 @@ class FactorReader {
         pairs_[name].magnitudes = i;
         continue;
       }
+      if (take_in_out(name, i)) continue;
       const bool is_canonical = name.find(kMegatronGate) != name.npos || name.find(kMegatronUp) != name.npos;
       const bool is_a = cut_end(name, ".lora_A") || cut_end(name, is_canonical ? ".linear_in" : kMegatronIn);
       if (!is_a && !cut_end(name, ".lora_B") && !cut_end(name, is_canonical ? ".linear_out" : kMegatronOut)) {
-        if (is_of_automodel(name))
-          fail(ErrorCode::NotSupported, {{}, factors_[i].name},
-               "'{}' of the adapter is a parameter as AutoModel has it in memory, turned; save the adapter with "
-               "AutoModel's checkpointer, which writes the factors of each expert, or PEFT's packed ones",
-               factors_[i].name);
         fail(ErrorCode::NotSupported, {{}, factors_[i].name},
              "'{}' of the adapter is neither lora_A nor lora_B of a linear layer; adapters are read here that add "
              "products of two factors, and nothing else",
@@ -142,6 +144,20 @@ class FactorReader {
            "'{}' of the adapter is there, and {} not; is the download complete?", found.name,
            pair.a || pair.b ? "its other factor is" : "the factors beside it are");
     }
+  }
+
+  /// Takes a parameter of AutoModel's experts, "experts.lora_down_A", as a factor of "experts.down_proj".
+  bool take_in_out(std::string name, std::size_t tensor) {
+    const auto word = std::ranges::find_if(kInOutWords, [&](const InOutWord& each) { return cut_end(name, each.end); });
+    if (word == kInOutWords.end()) return false;
+    if (!is_float(factors_[tensor].dtype))
+      fail(ErrorCode::NotSupported, {{}, factors_[tensor].name},
+           "'{}' of the adapter is {}; factors are F32, BF16 or F16", factors_[tensor].name,
+           dtype_name(factors_[tensor].dtype));
+    Pair& pair = pairs_[fmt::format("{}{}", name, word->part)];
+    pair.is_in_out = true;
+    (word->is_a ? pair.a : pair.b) = tensor;
+    return true;
   }
 
   void check_magnitudes(const std::string& module, const Pair& pair) const {
@@ -329,13 +345,16 @@ class FactorReader {
     factors.shares_a = !has_experts || (a[0] == 1 && sizes.experts > 1);
     factors.shares_b = !has_experts || (b[0] == 1 && sizes.experts > 1);
     factors.is_expert_first = true;
+    factors.is_in_out = pair.is_in_out;
     factors.experts = sizes.experts;
-    factors.rank = a[a.size() - 2];
+    factors.rank = pair.is_in_out ? a.back() : a[a.size() - 2];
     factors.inputs = is_down ? sizes.intermediate : sizes.hidden;
     factors.outputs = is_down ? sizes.hidden : (role == Role::GateUp ? 2 : 1) * sizes.intermediate;
     factors.block_rows = role == Role::GateUp ? sizes.intermediate : 0;
     factors.scale = config_.scale_of(module);
     std::vector<i64> in = {factors.rank, factors.inputs}, out = {factors.outputs, factors.rank};
+    if (pair.is_in_out)
+      for (std::vector<i64>* shape : {&in, &out}) std::swap(shape->front(), shape->back());
     if (has_experts) {
       in.insert(in.begin(), factors.shares_a ? 1 : sizes.experts);
       out.insert(out.begin(), factors.shares_b ? 1 : sizes.experts);
@@ -382,6 +401,12 @@ Matrix stacked_matrix(const Factors& factors, std::size_t tensor, Dtype dtype, b
 Matrix matrix_of_a(const Factors& factors) {
   Matrix matrix = factors.is_turned ? stacked_matrix(factors, factors.b, factors.dtype_b, false, 0)
                                     : stacked_matrix(factors, factors.a, factors.dtype_a, true, factors.inputs);
+  if (factors.is_in_out) {
+    const i64 size = matrix.element_bytes;
+    matrix.place.offset = (factors.expert * factors.inputs * factors.rank + factors.first_rank) * size;
+    matrix.place.row_step = size;
+    matrix.place.col_step = factors.rank * size;
+  }
   matrix.rows = factors.ranks();
   matrix.cols = factors.inputs;
   matrix.place.block_rows = matrix.rows;
@@ -398,6 +423,11 @@ Matrix matrix_of_b(const Factors& factors) {
         ((factors.shares_b ? 0 : factors.expert) * all_outputs * factors.rank + factors.first_rank) * size;
     matrix.place.row_step = size;
     matrix.place.col_step = factors.rank * size;
+    if (factors.is_in_out) {
+      matrix.place.offset = (factors.expert * factors.rank + factors.first_rank) * all_outputs * size;
+      matrix.place.row_step = all_outputs * size;
+      matrix.place.col_step = size;
+    }
   }
   std::swap(matrix.place.row_step, matrix.place.col_step);
   matrix.rows = factors.outputs;

@@ -15,6 +15,8 @@ namespace glu_ckpt {
 
 /// The text with which PEFT begins names of tensors, in front of the module's name in the model.
 inline constexpr std::string_view kAdaptedModel = "base_model.model.";
+/// The end of keys of linear layers.
+inline constexpr std::string_view kWeightEnd = ".weight";
 
 /// The factors A [rank, in] and B [out, rank] of one matrix, and where they are in tensors of the adapter: of packed
 /// experts, row e * rank + j of A's tensor [E * rank, in] and column j * E + e of B's [out, E * rank] (PEFT's two
@@ -35,6 +37,8 @@ struct Factors {
   bool is_by_expert = false;
   /// B is of each expert by itself, [E, out, rank].
   bool is_expert_first = false;
+  /// Both have their axes turned, as AutoModel has experts in memory: A [E, in, rank], B [E, rank, out].
+  bool is_in_out = false;
   /// One A, or one B, serves all experts.
   bool shares_a = false;
   bool shares_b = false;

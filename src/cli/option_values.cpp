@@ -14,6 +14,7 @@
 #include "core/parse_number.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
+#include "layout/adapter_names.hpp"
 #include "remote/remote_calls.hpp"
 
 namespace glu_ckpt::cli {
@@ -222,7 +223,7 @@ ValueKind target() {
                                  other == std::end(kOthers) ? suggestion(typed, known)
                                                             : fmt::format("; did you mean {}?", other->second));
             }
-            if (typed == "vllm" || typed == "sglang") options.from.adapter_layout = typed;
+            if (typed == "vllm" || typed == "sglang") options.from.adapter_layout.insert(0, typed);
             options.convert.target = std::ranges::count(kOfTheHub, typed) > 0 ? "hf" : typed;
             return {};
           },
@@ -255,7 +256,12 @@ ValueKind kept_experts() {
 }
 
 ValueKind grouping_or_experts(ValueKind grouping) {
+  grouping.words.push_back({"shared", "an adapter's factors that experts share"});
   grouping.set = [words = grouping.set](Options& options, const std::string& typed) {
+    if (typed == "shared") {
+      options.from.adapter_layout += kSharedFactors;
+      return std::string();
+    }
     const bool is_range = typed.find_first_not_of("0123456789,-") == typed.npos && !typed.empty();
     if (!is_range) return words(options, typed);
     if (!options.from.keep_experts.empty()) return std::string("--keep-experts said already which experts are kept");

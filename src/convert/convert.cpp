@@ -16,6 +16,7 @@
 #include "io/file_backed.hpp"
 #include "io/file_names.hpp"
 #include "io/filesystem.hpp"
+#include "layout/adapter_names.hpp"
 #include "model/known_orders.hpp"
 
 namespace glu_ckpt {
@@ -113,6 +114,7 @@ std::map<std::string, std::string> option_texts(const ConvertOptions& options) {
   if (!options.from.merge.empty()) texts["merge"] = options.from.merge;
   if (!options.from.merge_as.empty()) texts["merge_as"] = options.from.merge_as;
   if (!options.from.from_lora.empty()) texts["from_lora"] = options.from.from_lora;
+  if (options.from.adapter_layout.ends_with(kSharedFactors)) texts["experts"] = "shared";
   if (options.from.grow_rank) texts["grow_rank"] = "true";
   if (!options.from.layers.empty()) texts["layers"] = options.from.layers;
   if (!options.from.keep_experts.empty()) texts["keep_experts"] = options.from.keep_experts;

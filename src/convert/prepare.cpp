@@ -12,6 +12,7 @@
 #include "convert/parts.hpp"
 #include "core/fail.hpp"
 #include "format/check_apart.hpp"
+#include "layout/adapter_names.hpp"
 #include "layout/bare_codes.hpp"
 #include "layout/element_grid.hpp"
 #include "model/adapter_view.hpp"
@@ -150,10 +151,16 @@ std::optional<std::string> trained_type_for(const ConvertOptions& options) {
 
 /// The layout in which an adapter is to be written.
 std::string adapter_layout_for(const ConvertOptions& options) {
-  if (options.target == "megatron") return *options.target;
-  if (options.to.experts) return *options.to.experts == Experts::Grouped ? "grouped" : "indexed";
-  if (!options.from.adapter_layout.empty()) return options.from.adapter_layout;
-  return options.target.value_or("stored");
+  const std::string& asked = options.from.adapter_layout;
+  const bool is_shared = asked.ends_with(kSharedFactors);
+  std::string layout = is_shared ? asked.substr(0, asked.size() - kSharedFactors.size()) : asked;
+  if (options.target == "megatron")
+    layout = options.to.glu ? "megatron" + std::string(kSplitFactors) : "megatron";
+  else if (options.to.experts)
+    layout = *options.to.experts == Experts::Grouped ? "grouped" : "indexed";
+  else if (layout.empty())
+    layout = options.target.value_or(is_shared ? "" : "stored");
+  return layout + std::string(is_shared ? kSharedFactors : "");
 }
 
 /// Opens the source with scales for smaller blocks of rows, where the target's order of FC1 would cut those it has.

@@ -84,11 +84,13 @@ class TargetResolver {
   /// An adapter's tensors and its configuration are as they were asked for when it was opened.
   Target adapter_target() {
     const TargetAnswers& to = options_.to;
-    const std::string_view asked = to.naming         ? "--naming"
-                                   : to.glu          ? "--glu"
-                                   : to.shared_glu   ? "--shared-glu"
-                                   : to.bias_experts ? "--bias-experts"
-                                                     : "";
+    // Megatron-Bridge has adapters with one pair for gate and up, and with two.
+    const bool is_split = options_.target == kMegatron && to.glu == Glu{Glu::Kind::Split, 0};
+    const std::string_view asked = to.naming             ? "--naming"
+                                   : to.glu && !is_split ? "--glu"
+                                   : to.shared_glu       ? "--shared-glu"
+                                   : to.bias_experts     ? "--bias-experts"
+                                                         : "";
     if (!asked.empty())
       fail(ErrorCode::Usage, {}, "{}: is for models, and {} is an adapter; --to and --experts say its layout", asked,
            source_.path().string());
@@ -189,6 +191,13 @@ class TargetResolver {
     return Format::Safetensors;
   }
 
+  /// Where families spell experts alike, the model's own is named.
+  std::string own_name(const Naming& naming, const std::string& usual) const {
+    for (const std::string& type : {hints_.model_type, architecture_->model_type})
+      if (std::string own = std::string(kHfPrefix) + type; find_naming(own) == &naming) return own;
+    return usual;
+  }
+
   void choose_hf(const std::string& name) {
     if (architecture_ == nullptr) return choose_hub_of_memory(name);
     if (name.starts_with(kHfPrefix) && name.substr(kHfPrefix.size()) != architecture_->model_type)
@@ -202,9 +211,7 @@ class TargetResolver {
                                           : std::string(family.expert_naming);
     const Naming& naming = *find_naming(expert_naming);
     const Experts experts = family.packed_experts ? Experts::Grouped : Experts::Indexed;
-    // Where families spell experts alike, the model's own is named.
-    const std::string own = std::string(kHfPrefix) + architecture_->model_type;
-    settle(find_naming(own) == &naming ? own : expert_naming, experts,
+    settle(own_name(naming, expert_naming), experts,
            family.packed_experts ? fixed_glu(naming) : Glu{Glu::Kind::Split, 0},
            {naming.native_shared_fused ? Glu::Kind::Contiguous : Glu::Kind::Split, 0});
   }

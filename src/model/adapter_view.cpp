@@ -36,15 +36,36 @@ std::string model_config(const Source& adapter, const AdapterConfig& config, con
   return read_small_file(near, kMaxBaseConfigBytes, ErrorCode::ConfigJson);
 }
 
+/// Cuts a word like ":shared" off the end of an adapter's layout.
+bool cut_word(std::string& layout, std::string_view word) {
+  if (!layout.ends_with(word)) return false;
+  layout.resize(layout.size() - word.size());
+  return true;
+}
+
 LayAnswers lay_answers(const SourceAnswers& answers, const Architecture* architecture) {
-  const std::string& layout = answers.adapter_layout;
+  std::string layout = answers.adapter_layout;
+  LayAnswers lay{.grow_rank = answers.grow_rank, .live_ranks = layout.empty()};
+  lay.shares = cut_word(layout, kSharedFactors);
+  lay.splits_gate_up = cut_word(layout, kSplitFactors);
+  lay.program = layout;
   if (layout == "torchtitan")
     fail(ErrorCode::NoSpelling, {}, "--to torchtitan: torchtitan has no adapters of routed experts");
-  if (layout == "megatron") return {AdapterLayout::Megatron, answers.grow_rank, false, layout};
+  const bool is_stacked = lay.shares && (layout == "vllm" || layout == "sglang");
+  if (lay.shares && !is_stacked && layout != "megatron")
+    fail(ErrorCode::NoSpelling, {},
+         "--experts shared: PEFT has no factors that experts share; --to sglang, --to vllm and --to megatron write "
+         "them");
+  // vLLM has w1 and w3, SGLang takes gate and up together.
+  if (is_stacked) lay.splits_gate_up = layout == "vllm";
   const bool is_native = layout.starts_with("hf") || layout == "vllm";
   const bool is_packed =
       layout == "grouped" || (is_native && architecture != nullptr && architecture->family->packed_experts);
-  return {is_packed ? AdapterLayout::Packed : AdapterLayout::Indexed, answers.grow_rank, layout.empty(), layout};
+  lay.layout = layout == "megatron" ? AdapterLayout::Megatron
+               : is_stacked         ? AdapterLayout::Stacked
+               : is_packed          ? AdapterLayout::Packed
+                                    : AdapterLayout::Indexed;
+  return lay;
 }
 
 [[noreturn]] void fail_no_config(const AdapterConfig& config) {
@@ -183,8 +204,20 @@ AdapterSummary summarize_adapter(const Source& adapter, const SourceAnswers& ans
 LoadsIn adapter_loaders(const Inventory& inventory) {
   if (is_megatron_adapter(inventory))
     return {{}, "these are Megatron-Bridge's names of adapters, as its sources spell them; no program was tried", true};
-  if (std::ranges::any_of(inventory.tensors, [](const TensorRef& tensor) { return is_stacked_factor(tensor.name); }))
-    return {{{"SGLang", "0.5.23", "--enable-lora, experts that share factors"}}, {}};
+  const auto has = [&](std::string_view word) {
+    return std::ranges::any_of(inventory.tensors, [&](const TensorRef& tensor) {
+      return is_stacked_factor(tensor.name) && tensor.name.find(word) != tensor.name.npos;
+    });
+  };
+  if (has(".experts.w1.")) return {{{"vLLM", "0.33", "--enable-lora --enable-moe-shared-loras"}}, {}};
+  if (has(".experts.")) return {{{"SGLang", "0.5.23", "--enable-lora, experts that share factors"}}, {}};
+  if (std::ranges::any_of(inventory.tensors, [](const TensorRef& tensor) {
+        return tensor.name.find(".lora_gate_and_up_") != tensor.name.npos ||
+               tensor.name.find(".lora_down_") != tensor.name.npos;
+      }))
+    return {{},
+            "these are AutoModel's parameters as it has them in memory; it reads PEFT's files, which --to hf writes",
+            true};
   const bool is_packed = std::ranges::any_of(inventory.tensors, [](const TensorRef& tensor) {
     return tensor.name.find(".experts.lora_") != tensor.name.npos;
   });
@@ -218,6 +251,7 @@ void check_adapter_answers(const SourceAnswers& answers, bool is_adapter) {
   };
   if (!is_adapter) {
     refuse(answers.grow_rank, "--grow-rank");
+    refuse(answers.adapter_layout.ends_with(kSharedFactors), "--experts shared");
     refuse(!answers.from_lora.empty() && answers.merge.empty(), "--from-lora");
     return;
   }

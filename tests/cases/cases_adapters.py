@@ -5,6 +5,7 @@ import pathlib
 import re
 import shutil
 import struct
+import tempfile
 
 from case import REFUSED, Case, Run, both, read_safetensors, read_tensors, reported, write_safetensors
 
@@ -83,27 +84,28 @@ def adapter(name: str, *runs: Run, change=None, note: str = "") -> Case:
     return Case(f"adapter_{name}", "base", list(runs), change=change, note=note)
 
 
+def write_adapter(made: pathlib.Path, model: pathlib.Path, base_class: str, front: str = "", others: str = "lm_head") -> None:
+    """Writes an adapter of the layers' projections and `others` of a model behind the text `front`, as PEFT writes one of that
+    model alone."""
+    factors, targets, number = {}, set(), 0
+    for name, (_, shape, _) in read_tensors(model).items():
+        if not (found := re.match(rf"{re.escape(front)}(model\.layers\.\d+\..*?(\w+_proj)|{others})\.weight$", name)):
+            continue
+        targets.add(found[2] or found[1])
+        for factor, extents in (("A", [2, shape[1]]), ("B", [shape[0], 2])):
+            number += 1
+            values = [((i * 7 + number) % 13 - 6) / 8 for i in range(extents[0] * extents[1])]
+            factors[f"base_model.model.{found[1]}.lora_{factor}.weight"] = ("F32", extents, struct.pack(f"<{len(values)}f", *values))
+    made.mkdir()
+    write_safetensors(made / "adapter_model.safetensors", factors)
+    (made / "adapter_config.json").write_text(json.dumps({
+        "peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": sorted(targets),
+        "auto_mapping": {"base_model_class": base_class}}))
+
+
 def of_language_model(base_class: str):
-    """Puts beside a multimodal model an adapter of the language model in it, as PEFT writes that for one by itself."""
-
-    def change(source: pathlib.Path) -> None:
-        factors, targets, number = {}, set(), 0
-        for name, (_, shape, _) in read_safetensors(source / "model.safetensors").items():
-            if not (found := re.match(r"language_model\.(model\.layers\.\d+\..*?(\w+_proj)|lm_head)\.weight$", name)):
-                continue
-            targets.add(found[2] or found[1])
-            for factor, extents in (("A", [2, shape[1]]), ("B", [shape[0], 2])):
-                number += 1
-                values = [((i * 7 + number) % 13 - 6) / 8 for i in range(extents[0] * extents[1])]
-                factors[f"base_model.model.{found[1]}.lora_{factor}.weight"] = ("F32", extents, struct.pack(f"<{len(values)}f", *values))
-        made = source.parent / "adapter"
-        made.mkdir()
-        write_safetensors(made / "adapter_model.safetensors", factors)
-        (made / "adapter_config.json").write_text(json.dumps({
-            "peft_type": "LORA", "r": 2, "lora_alpha": 4, "target_modules": sorted(targets),
-            "auto_mapping": {"base_model_class": base_class}}))
-
-    return change
+    """Puts beside a multimodal model an adapter of the language model in it."""
+    return lambda source: write_adapter(source.parent / "adapter", source, base_class, "language_model.")
 
 
 def refused(name: str, change, says: str, note: str, status=3) -> Case:
@@ -271,6 +273,46 @@ def all_are_the_first(out: pathlib.Path) -> str:
     return "" if len(read_tensors(out)) == len(want) else "lacks tensors"
 
 
+def of_expert_0(everything: bool):
+    """Gives all experts the outer factors of the first, or all of its factors."""
+
+    def edit(tensors: dict) -> None:
+        for name in tensors:
+            outer = "down_proj.lora_B" in name or ("down_proj" not in name and "lora_A" in name)
+            if ".experts." in name and (outer or everything):
+                tensors[name] = tensors[re.sub(r"experts\.\d+", "experts.0", name)]
+
+    return own_factors(edit)
+
+
+def in_memory(source: pathlib.Path) -> None:
+    """Makes of factors of single experts AutoModel's parameters: [E, in, r] and [E, r, out]."""
+    path = source / "adapter_model.safetensors"
+    old, new = read_safetensors(path), {}
+    for layer in (0, 1):
+        prefix = f"base_model.model.model.layers.{layer}.mlp.experts."
+
+        def turned(name: str, experts=range(4)):
+            parts = []
+            for e in experts:
+                dtype, (rows, cols), data = old[f"{prefix}{e}.{name}.weight"]
+                parts.append([data[(r * cols + c) * 4 : (r * cols + c) * 4 + 4] for c in range(cols) for r in range(rows)])
+            return dtype, [cols, rows], parts
+
+        def put(name: str, dtype, shape, parts):
+            new[f"{prefix}{name}"] = (dtype, [4, *shape], b"".join(b"".join(part) for part in parts))
+
+        put("lora_gate_and_up_A", *turned("gate_proj.lora_A"))
+        put("lora_down_A", *turned("down_proj.lora_A"))
+        put("lora_down_B", *turned("down_proj.lora_B"))
+        dtype, (ranks, width), gates = turned("gate_proj.lora_B")
+        _, _, ups = turned("up_proj.lora_B")
+        put("lora_gate_and_up_B", dtype, [ranks, 2 * width],
+            [[x for r in range(ranks) for x in gate[r * width : (r + 1) * width] + up[r * width : (r + 1) * width]]
+             for gate, up in zip(gates, ups)])
+    write_safetensors(path, new)
+
+
 # Adapters and the options for each layout; both ways are exact.
 THERE_AND_BACK = {
     "qwen3_sep_peft018": (GROUPED + " --grow-rank", INDEXED),
@@ -283,6 +325,73 @@ THERE_AND_BACK = {
     "mixtral_sep_loaded_and_saved_bf16_peft021": (INDEXED, GROUPED + " --grow-rank"),
     "gpt_oss_packed_peft021": (" --to sglang", " --to hf"),
 }
+# Each adapter in each layout: "=" is exact, there and back to the same bytes; "+" is exact with more ranks, of zeros; else why
+# it is refused. Layouts in memory and of PEFT 0.18 are read alone: their programs save the others.
+LAYOUTS = {
+    "indexed": INDEXED, "grouped": GROUPED, "grown": GROUPED + " --grow-rank", "megatron": " --to megatron",
+    "megatron grown": " --to megatron --grow-rank", "canonical": " --to megatron --glu split",
+    "megatron shared": " --to megatron --experts shared", "sglang shared": " --to sglang --experts shared",
+    "vllm shared": " --to vllm --experts shared"}
+EACH_IN_EACH = """
+gpt_oss_packed_peft018                     =  =  =  =  =  =  not-exact      unknown-glu  not-exact
+gpt_oss_packed_peft021                     =  =  =  =  =  =  not-exact      unknown-glu  not-exact
+mixtral_sep_bf16_peft018                   =  not-exact      +  not-exact      +  =  not-exact  not-exact  not-exact
+mixtral_sep_loaded_and_saved_bf16_peft021  +  =  =  not-exact  +  +  not-exact  not-exact  not-exact
+mixtral_sep_rslora_pattern_peft018         =  not-exact      +  not-exact  not-exact  not-exact  not-exact  not-exact  not-exact
+qwen3_dora_peft018                         =  not-supported  not-supported  not-supported  not-supported  not-supported  not-supported  not-supported  not-supported
+qwen3_packed_bf16_pattern_peft021          =  =  =  not-exact  not-exact  not-exact  not-exact  not-exact  not-exact
+qwen3_packed_peft018                       =  =  =  =  =  =  not-exact  not-exact  not-exact
+qwen3_packed_peft019                       =  =  =  =  =  =  not-exact  not-exact  not-exact
+qwen3_packed_peft021                       =  =  =  =  =  =  not-exact  not-exact  not-exact
+qwen3_sep_equalA_peft018                   =  =  =  =  =  =  not-exact  not-exact  not-exact
+qwen3_sep_loaded_and_saved_equalA_peft021  +  =  =  not-exact  +  +  not-exact  not-exact  not-exact
+qwen3_sep_loaded_and_saved_peft021         +  =  =  not-exact  +  +  not-exact  not-exact  not-exact
+qwen3_sep_peft018                          =  not-exact      +  not-exact      +  =  not-exact  not-exact  not-exact
+one_outer_factor                           =  =  =  =  =  =  not-exact  =          =
+one_pair                                   =  =  =  =  =  =  =          =          =
+in_memory                                  =  =  =  =  =  =  not-exact  not-exact  not-exact
+"""
+# Adapters that are made of qwen3_sep_equalA_peft018, and where it is another one the adapter whose bytes come back.
+MADE_OF_IT = {"one_outer_factor": of_expert_0(False), "one_pair": of_expert_0(True), "in_memory": in_memory}
+COMES_BACK_AS = {"qwen3_packed_peft018": "qwen3_packed_peft021", "qwen3_packed_peft019": "qwen3_packed_peft021",
+                 "gpt_oss_packed_peft018": "gpt_oss_packed_peft021", "in_memory": "qwen3_sep_equalA_peft018"}
+
+
+def comes_back(name: str):
+    """Returns a check that OUT2 has the bytes that the adapter has in a layout that is written."""
+
+    def check(out: pathlib.Path) -> str:
+        if name not in MADE_OF_IT or name in COMES_BACK_AS:
+            return same_as("adapter_" + COMES_BACK_AS.get(name, name))(out)
+        with tempfile.TemporaryDirectory() as folder:
+            made = pathlib.Path(folder) / "adapter"
+            shutil.copytree(reported() / "adapter_qwen3_sep_equalA_peft018/adapter", made)
+            MADE_OF_IT[name](made)
+            return "" if read_tensors(out) == read_tensors(made) else "other bytes come back"
+
+    return check
+
+
+def in_each_layout() -> list[Case]:
+    cases = []
+    for line in EACH_IN_EACH.strip().splitlines():
+        name, *answers = line.split()
+        assert len(answers) == len(LAYOUTS), line
+        own = GROUPED if "packed" in name or "loaded_and_saved" in name else INDEXED
+        runs = []
+        for (layout, options), answer in zip(LAYOUTS.items(), answers):
+            options = CONVERT + options + " --force"
+            if answer not in "=+":
+                runs.append(Run(options, REFUSED, plan=False, says=rf"\[{answer}\]"))
+                continue
+            runs += [Run(options, plan=False), Run("verify SRC OUT --from-config CASE/base/config.json", plan=False)]
+            if answer == "=":
+                runs.append(Run(f"convert OUT OUT2{own} --force", plan=False, check=comes_back(name)))
+        base = "qwen3_sep_equalA_peft018" if name in MADE_OF_IT else name
+        cases.append(again(base, *runs, change=MADE_OF_IT.get(name), note=f"{name} in each layout"))
+    return cases
+
+
 # Adapters of one model that add the same products, though one has more ranks or another layout.
 ALIKE = ("qwen3_packed_peft018", "qwen3_packed_peft019", "qwen3_packed_peft021", "qwen3_sep_equalA_peft018",
          "qwen3_sep_loaded_and_saved_equalA_peft021")
@@ -301,7 +410,7 @@ def beside(name: str, change=None):
     return add
 
 
-ALONE = [
+ALONE = in_each_layout() + [
     again(name.removeprefix("adapter_"), Run(CONVERT + options, check=same_as("adapter_" + other, says)),
           Run("check OUT"), Run("verify SRC OUT --from-config CASE/base/config.json"), note=options.strip())
     for name, options, other, says in LAID_OUT
@@ -345,9 +454,15 @@ ALONE = [
     again("qwen3_sep_peft018", Run(CONVERT + " --to hf", check=same_as("adapter_qwen3_sep_peft018")),
           Run("inspect SRC --strict --from-config CASE/base/config.json", says="grouped experts"),
           change=canonical, note="Megatron's names, gate and up apart"),
-    again("qwen3_sep_peft018", Run(CONVERT + " --to hf", REFUSED, says="AutoModel has it in memory"), change=own_factors(
-        lambda tensors: tensors.update({"model.layers.0.mlp.experts.lora_gate_and_up_A": next(iter(tensors.values()))})),
+    again("qwen3_sep_equalA_peft018", Run("inspect SRC --strict --from-config CASE/base/config.json", says="grouped experts"),
+          Run("inspect SRC --strict"), Run(CONVERT + " --to hf", check=same_as("adapter_qwen3_sep_equalA_peft018")), change=in_memory,
           note="AutoModel's parameters"),
+    again("gpt_oss_packed_peft021", Run(CONVERT + " --to sglang --experts shared", 4, says=r"gate's and up's in turn.*--to sglang without --experts shared"),
+          note="a pair that experts share"),
+    again("qwen3_sep_equalA_peft018", Run(CONVERT + " --to hf --experts shared", 4, says="--to sglang, --to vllm and --to megatron write them"),
+          Run(CONVERT + " --to vllm --experts shared", 4, says=r"gate_proj\.lora_A.*expert 1\) differs from .*expert 0"),
+          Run(CONVERT + " --to hf --glu split", 2, says="is for models"),
+          Run("convert CASE/base OUT --to vllm --experts shared", 2, says="--experts shared: is for adapters"), note="factors that experts share"),
     again("qwen3_sep_peft018", Run(CONVERT + " --to hf", REFUSED, says="let experts share factors"), change=own_factors(
         lambda tensors: tensors.update({f"base_model.model.model.layers.0.mlp.experts.w1.lora_{f}.weight": tensors[
             f"base_model.model.model.layers.0.mlp.experts.0.gate_proj.lora_{f}.weight"] for f in "AB"})),
