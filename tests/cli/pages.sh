@@ -1,9 +1,10 @@
-# The commands of the pages, as they stand there, print what the pages say.
+# The commands of the pages, as they stand there, print what the pages say. Some are about a model that was trained.
 
 pages() {
   local page
   for page in README.md docs/guide.md docs/ci.md; do
     mkdir "$WORK/page"
+    python3 "$HERE/trained_model.py" "$TESTDATA" "$WORK/page"
     if python3 "$HERE/run_page.py" "$HERE/../../$page" "$PROGRAM" "$TESTDATA" "$WORK/page" >"$WORK/.out" 2>&1; then
       pass
     else
