@@ -4,14 +4,16 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 
 #include "core/fail.hpp"
 
 namespace glu_ckpt {
 namespace {
 
-/// A run has few files that pass at the same time.
-constexpr i64 kMostEarlyBytes = i64{16} << 20;
+/// Of one file, and of all.
+constexpr i64 kMostEarlyBytes = i64{16} << 20, kMostEarlyOfAll = i64{32} << 20;
+std::atomic<i64> early_of_all{0};
 
 }  // namespace
 
@@ -19,6 +21,13 @@ void PassingHash::update(const char* bytes, i64 count) {
   if (EVP_DigestUpdate(state_.get(), bytes, static_cast<std::size_t>(count)) != 1)
     fail(ErrorCode::NoMemory, {}, "SHA-256 cannot be computed");
   at_ += count;
+}
+
+PassingHash::~PassingHash() { early_of_all -= early_bytes_; }
+
+void PassingHash::count_early(i64 bytes) {
+  early_bytes_ += bytes;
+  early_of_all += bytes;
 }
 
 std::string PassingHash::take(std::span<const iovec> pieces, i64 offset, i64 size) {
@@ -36,7 +45,7 @@ std::string PassingHash::take(std::span<const iovec> pieces, i64 offset, i64 siz
     if (offset <= at_) {
       update(bytes + known, count - known);
     } else if (std::string& early = early_[offset]; std::ssize(early) < count) {
-      early_bytes_ += count - std::ssize(early);
+      count_early(count - std::ssize(early));
       early.assign(bytes, static_cast<std::size_t>(count));
     }
     offset += count;
@@ -45,12 +54,14 @@ std::string PassingHash::take(std::span<const iovec> pieces, i64 offset, i64 siz
     const auto& [begin, bytes] = *early_.begin();
     const i64 known = std::min(at_ - begin, std::ssize(bytes));
     update(bytes.data() + known, std::ssize(bytes) - known);
-    early_bytes_ -= std::ssize(bytes);
+    count_early(-std::ssize(bytes));
     early_.erase(early_.begin());
   }
-  if (at_ < size && early_bytes_ <= kMostEarlyBytes) return {};
+  if (at_ < size && early_bytes_ <= kMostEarlyBytes && (early_bytes_ == 0 || early_of_all <= kMostEarlyOfAll))
+    return {};
   is_over_ = true;
   early_.clear();
+  count_early(-early_bytes_);
   std::string text;
   std::array<unsigned char, EVP_MAX_MD_SIZE> sum{};
   unsigned digits = 0;

@@ -16,6 +16,11 @@ namespace glu_ckpt {
 
 class PassingHash {
  public:
+  PassingHash() = default;
+  PassingHash(const PassingHash&) = delete;
+  PassingHash& operator=(const PassingHash&) = delete;
+  ~PassingHash();
+
   /// Bytes that were read at `offset` of a file of `size`. Those that come a little too early are kept until their
   /// turn; where that would take too much memory, no sum is made. Returns the sum, in hexadecimal, where these bytes
   /// complete it, once; else nothing. Thread safe.
@@ -27,6 +32,7 @@ class PassingHash {
   };
 
   void update(const char* bytes, i64 count);
+  void count_early(i64 bytes);
 
   std::mutex mutex_;
   std::unique_ptr<EVP_MD_CTX, Free> state_;

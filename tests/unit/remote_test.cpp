@@ -114,6 +114,25 @@ TEST(PassingHash, GivesUp) {
   EXPECT_EQ(hash.take({&first, 1}, 0, std::ssize(bytes) + 1), "");
 }
 
+/// All files together keep 32 MiB of early bytes; one that is read in order needs none.
+TEST(PassingHash, KeepsLittleOfAllFiles) {
+  const std::string part(std::size_t{12} << 20, 'x');
+  const iovec piece{const_cast<char*>(part.data()), part.size()}, byte{const_cast<char*>(part.data()), 1};
+  const auto sum_of = [&](PassingHash& hash) { return hash.take({&byte, 1}, 0, std::ssize(part) + 1); };
+  PassingHash one, two, over, in_order;
+  EXPECT_EQ(in_order.take({&byte, 1}, 0, std::ssize(part) + 1), "");
+  for (PassingHash* const hash : {&one, &two, &over}) EXPECT_EQ(hash->take({&piece, 1}, 1, std::ssize(part) + 1), "");
+  EXPECT_EQ(sum_of(over), "");
+  const std::string sum = sum_of(one);
+  EXPECT_EQ(sum.size(), 64u);
+  EXPECT_EQ(sum_of(two), sum);
+  EXPECT_EQ(in_order.take({&piece, 1}, 1, std::ssize(part) + 1), sum);
+  // What was kept is free again.
+  PassingHash later;
+  EXPECT_EQ(later.take({&piece, 1}, 1, std::ssize(part) + 1), "");
+  EXPECT_EQ(sum_of(later), sum);
+}
+
 /// A wait for a server ends as soon as all calls of the process were asked to stop, and not before.
 TEST(StoppableWait, EndsWithTheLastCall) {
   StopToken first, second;
