@@ -9,17 +9,21 @@ import json
 import os
 import pathlib
 import random
+import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 
 from models import moe_files
 from servers import Bucket, Hub, Plain, Proxy, tls_context
 
 PROGRAM = pathlib.Path(sys.argv[1]).resolve()
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TOKEN = "hf_secretOfTheTest"
 REPOSITORY = "org/name"
 
@@ -180,7 +184,8 @@ def test_http_source_changes(room):
 def test_http_faults_in_the_middle(room):
     server, local = big_plain(room)
     room.convert(local, "expected")
-    for number, fault in enumerate(("cut", "500", "silent", "short-range", "chunked", "longer", "other-range")):
+    for number, fault in enumerate(("cut", "500", "429", "retry-after 1", "silent", "hang-up", "garbage", "short-range",
+                                    "chunked", "longer", "other-range")):
         server.faults = []
         server.plant("00002-of", "none", 1)
         server.plant("00002-of", fault, 2)
@@ -191,6 +196,13 @@ def test_http_faults_in_the_middle(room):
     text = room.convert(server.url + "/dir", "out", status=3)
     check("[not-supported]" in text and "whole files only" in text, text)
     room.nothing_published()
+    for fault, slug in (("401", "access-denied"), ("403", "access-denied"), ("404", "not-found"), ("410", "not-found")):
+        server.faults = []
+        server.plant("00002-of", "none", 1)
+        server.plant("00002-of", fault, -1)
+        text = room.convert(server.url + "/dir", "out", status=3)
+        check(f"[{slug}]" in text and "model-00002-of-00002" in text, f"{fault}: {text}")
+        room.nothing_published()
     server.faults = []
     server.plant("00002-of", "none", 1)
     server.plant("00002-of", "500", -1)
@@ -411,26 +423,47 @@ def test_hub_hostile(room):
         check(slug is None or f"[{slug}]" in printed, f"{text[:80]}: {printed}")
 
 
-def test_hub_kills(room):
-    files = moe_files(shards=4, layers=4, experts=8, width=128, hidden=256)
-    server, local = hub(room, files)
-    room.convert(local, "expected")
-    random.seed(int(os.environ.get("GLU_CKPT_SEED", "1")))
-    words = [PROGRAM, "convert", f"hf://{REPOSITORY}", room.folder / "out", "--experts", "grouped", "-q", "--resume",
-             "-j", "2"]
-    server.store.plant("", "slow", -1)
+def kills_are_resumed(room, source, store, shards):
+    """Kills conversions at random; the last one ends, with the bytes of one that nobody kills."""
+    rng = random.Random(int(os.environ.get("KILL_SEED", "1")))
+    words = [PROGRAM, "convert", source, room.folder / "out", "--experts", "grouped", "-q", "--resume", "-j", "2"]
+    store.plant(shards, "slow", -1)
     begun = time.monotonic()
     subprocess.run([*words[:3], room.folder / "timed", *words[4:7]], env=room.environment, check=True, capture_output=True)
     whole = time.monotonic() - begun
     kills = 0
-    for _ in range(int(os.environ.get("GLU_CKPT_KILLS", "10"))):
+    for _ in range(min(100, int(os.environ.get("KILLS", "10")))):
         process = subprocess.Popen(words, env=room.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(random.random() * whole)
+        time.sleep(rng.uniform(0, whole))
         process.send_signal(signal.SIGKILL)
-        kills += process.wait() == -signal.SIGKILL
+        if process.wait() == -signal.SIGKILL:
+            kills += 1
+        else:
+            # It was done: from the beginning again.
+            room.same("out", "expected")
+            shutil.rmtree(room.folder / "out")
     room.run(*words[1:])
     room.same("out", "expected")
     check(kills > 0, "no run was killed")
+
+
+def test_hub_kills(room):
+    server, local = hub(room, moe_files(shards=4, layers=4, experts=8, width=128, hidden=256))
+    room.convert(local, "expected")
+    kills_are_resumed(room, f"hf://{REPOSITORY}", server.store, "signature")
+
+
+def test_hub_memory(room):
+    """A model of 75 MB is converted in no more than the limit, what the guide says for addresses, and the program's own."""
+    if b"__asan_init" in PROGRAM.read_bytes():
+        print("test_hub_memory: not run: a sanitizer's own memory is in the way")
+        return
+    _, local = hub(room, moe_files(shards=4, layers=2, experts=48, width=256, hidden=512))
+    for source in (local, f"hf://{REPOSITORY}"):
+        text = room.run("convert", source, room.folder / f"out{len(str(source))}", "--experts", "grouped", "-q", "--json", "-j",
+                        "4", "--max-memory", "16MiB")
+        peak = json.loads(text[text.index("{"):])["peak_memory"]
+        check(peak < (16 + 8 + (0 if source == local else 40)) << 20, f"{source}: {peak} bytes at most, with a limit of 16 MiB")
 
 
 # ---- S3 -----------------------------------------------------------------------------------------
@@ -466,6 +499,72 @@ def test_s3(room):
     room.run("inspect", source + "/model-00001-of-00004.safetensors")
 
 
+# moto hands botocore the address without its percent signs, by which no client's signature holds: this gives the one that
+# came.
+MOTO = """
+import flask, moto.server
+from moto.iam.access_control import S3IAMRequest
+made = S3IAMRequest._create_aws_request
+def make(self):
+    self._path = flask.request.environ["REQUEST_URI"]
+    return made(self)
+S3IAMRequest._create_aws_request = make
+moto.server.main()
+"""
+
+
+def start_moto(room, files, bucket_name, prefix):
+    """A S3 that others wrote, moto's, whose signatures botocore checks: its address and a key. Nothing without moto."""
+    try:
+        import boto3
+        import moto.server  # noqa: F401
+    except ImportError as error:
+        print(f"test_s3_moto: not run: {error}")
+        return None
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    process = subprocess.Popen([sys.executable, "-c", MOTO, "-H", "127.0.0.1", "-p", str(port)],
+                               env=room.environment | {"INITIAL_NO_AUTH_ACTION_COUNT": "inf"}, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL)
+    room.start(process).close = process.kill
+    while process.poll() is None and socket.socket().connect_ex(("127.0.0.1", port)) != 0:
+        time.sleep(0.05)
+    access = {"endpoint_url": url, "region_name": "us-east-1", "aws_access_key_id": "any", "aws_secret_access_key": "any"}
+    s3, iam = boto3.client("s3", **access), boto3.client("iam", **access)
+    s3.create_bucket(Bucket=bucket_name)
+    for name, data in files.items():
+        s3.put_object(Bucket=bucket_name, Key=f"{prefix}/{name}", Body=data)
+    iam.create_user(UserName="reader")
+    allowed = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}
+    iam.put_user_policy(UserName="reader", PolicyName="read", PolicyDocument=json.dumps(allowed))
+    key = iam.create_access_key(UserName="reader")["AccessKey"]
+    # From now on every request has to be signed.
+    signed = urllib.request.Request(f"{url}/moto-api/reset-auth", b"0", {"Content-Type": "text/plain"}, method="POST")
+    urllib.request.urlopen(signed).close()
+    return url, key["AccessKeyId"], key["SecretAccessKey"]
+
+
+def test_s3_moto(room):
+    files = moe_files()
+    local = room.write(files)
+    prefix = "models/a b+c&d"
+    if (started := start_moto(room, files, "bucket", prefix)) is None:
+        return
+    url, key, secret = started
+    source = f"s3://bucket/{prefix}"
+    room.environment |= {"AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": "wrong"}
+    text = room.run("inspect", source, status=3)
+    check("[access-denied]" in text, text)
+    room.environment["AWS_SECRET_ACCESS_KEY"] = secret
+    room.convert(local, "expected")
+    room.convert(source, "out")
+    room.same("out", "expected")
+    room.run("check", source)
+    room.run("verify", source, "expected")
+
+
 def test_s3_files(room):
     server, _, source = bucket(room, region="eu-west-3")
     folder = room.folder / ".aws"
@@ -476,6 +575,13 @@ def test_s3_files(room):
     del room.environment["AWS_ENDPOINT_URL"]
     room.environment["AWS_PROFILE"] = "mine"
     room.run("inspect", source)
+
+
+def test_s3_kills(room):
+    server, local, source = bucket(room, moe_files(shards=4, layers=4, experts=8, width=128, hidden=256))
+    room.environment |= {"AWS_ACCESS_KEY_ID": server.key, "AWS_SECRET_ACCESS_KEY": server.secret}
+    room.convert(local, "expected")
+    kills_are_resumed(room, source, server, "safetensors$")
 
 
 def test_s3_few_requests(room):
@@ -500,6 +606,27 @@ def test_s3_faults(room):
     text = room.convert(source, "out", status=3)
     check("[source-changed]" in text, text)
     room.nothing_published()
+
+
+# ---- the guide ----------------------------------------------------------------------------------
+
+
+def test_guide(room):
+    """Each command of "From the hub without a copy", with servers of this machine for those that it names."""
+    files = {path.name: path.read_bytes() for path in (ROOT / "testdata/hf/qwen3_moe").iterdir()}
+    server, local = hub(room, files)
+    plain_server = room.start(Plain({f"models/name/{name}": data for name, data in files.items()}))
+    store = room.start(Bucket("bucket", {f"models/name/{name}": data for name, data in files.items()}))
+    room.environment |= {"AWS_ENDPOINT_URL": store.url, "AWS_ACCESS_KEY_ID": store.key, "AWS_SECRET_ACCESS_KEY": store.secret}
+    section = (ROOT / "docs/guide.md").read_text().split("\n## From the hub without a copy\n")[1].split("\n## ")[0]
+    commands = re.findall(r"^glu-ckpt +(.*)$", section, re.MULTILINE)
+    check(len(commands) >= 5, f"{len(commands)} commands")
+    shutil.copytree(local, room.folder / "LOCAL")
+    for command in commands:
+        for name, here in {"Qwen/Qwen3-30B-A3B": REPOSITORY, "@v1.2": f"@{server.commit}", "https://host": plain_server.url}.items():
+            command = command.replace(name, here)
+        room.run(*command.split())
+    room.run("verify", local, "START")
 
 
 def main():
