@@ -80,6 +80,14 @@ def make_model(folder, layers):
     return total
 
 
+def sha256_of(path):
+    digest, block = hashlib.sha256(), memoryview(bytearray(1 << 20))
+    with open(path, "rb", buffering=0) as file:
+        while count := file.readinto(block):
+            digest.update(block[:count])
+    return digest.hexdigest()
+
+
 def blob_of(data):
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
@@ -91,8 +99,7 @@ def write_lists(folder):
         size = path.stat().st_size
         row = {"rfilename": path.name, "size": size}
         if path.suffix == ".safetensors":
-            with open(path, "rb") as file:
-                row["lfs"] = {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "size": size}
+            row["lfs"] = {"sha256": sha256_of(path), "size": size}
             row["blobId"] = hashlib.sha1(path.name.encode()).hexdigest()
         else:
             row["blobId"] = blob_of(path.read_bytes())
