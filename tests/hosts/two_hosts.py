@@ -2,6 +2,7 @@
 """Conversions on two hosts that share a directory of a third one through sshfs.
 
 usage: two_hosts.py PROGRAM MPI_PROGRAM|- [ROUNDS [SEED]]
+       two_hosts.py PROGRAM MPI_PROGRAM figures   only times: 226 MB by one process, by parts and by ranks
 
 Whatever happens to a host or to the file server, the output has the bytes of one process on one machine, or there is none
 yet and the same command goes on. Exits 77, skipped, where this machine cannot be several hosts.
@@ -18,19 +19,21 @@ import tempfile
 import time
 
 sys.path.append(str(pathlib.Path(__file__).parent.parent / "cli"))
+import consume_kills  # noqa: E402
 from consume_kills import OPTIONS, WORK, files, make_model  # noqa: E402
 from host import Host, make_keys, wait_for, why_not  # noqa: E402
 
 
 class Cluster:
-    def __init__(self, work, program, mpi_program):
+    def __init__(self, work, program, mpi_program, options=(*OPTIONS, *WORK)):
         self.work, self.program, self.mpi_program = work, program, mpi_program
+        self.options = [*options, "--reflink", "never"]
         # What is at one path on all hosts: the server's own name for it is another one.
         self.export, self.shared = work / "export", work / "shared"
         self.export.mkdir()
         make_keys(work)
         make_model(self.export / "model")
-        subprocess.run([program, "convert", self.export / "model", work / "reference", *OPTIONS, *WORK, "--reflink", "never"],
+        subprocess.run([program, "convert", self.export / "model", work / "reference", *self.options],
                        check=True, capture_output=True)
         self.reference = files(work / "reference")
         self.server = Host("server", work)
@@ -58,8 +61,7 @@ class Cluster:
         return again
 
     def convert(self, *more):
-        return [self.program, "convert", self.shared / "model", self.shared / "out", *OPTIONS, *WORK, "--reflink", "never",
-                *more]
+        return [self.program, "convert", self.shared / "model", self.shared / "out", *self.options, *more]
 
     def mpi(self, ranks):
         """mpirun of the first host."""
@@ -92,7 +94,9 @@ class Cluster:
 class Tests:
     def __init__(self, cluster, rounds, seed):
         self.cluster, self.rounds, self.rng = cluster, rounds, random.Random(seed)
-        self.passed, self.failed, self.took = 0, 0, 0.0
+        self.passed, self.failed = 0, 0
+        # Of one process, and of ranks, on hosts that have done it once.
+        self.took, self.ranks_took = 0.0, 0.0
 
     def check(self, what, good, why=""):
         self.passed += bool(good)
@@ -129,7 +133,7 @@ class Tests:
             c.clear()
             start = time.monotonic()
             done = host.run(*c.convert())
-            self.took = max(self.took, time.monotonic() - start)
+            self.took = time.monotonic() - start
             self.check(f"{host.name} alone", done.returncode == 0, done.stderr)
             self.is_whole(f"{host.name} alone: the bytes")
 
@@ -148,7 +152,9 @@ class Tests:
             return
         for ranks in (2, 4):
             c.clear()
+            start = time.monotonic()
             self.ended(f"{ranks} ranks", c.hosts[0].start(*c.mpi(ranks)), (0,))
+            self.ranks_took = time.monotonic() - start
             self.is_whole(f"{ranks} ranks on two hosts: the bytes")
 
     # ---- what fails -------------------------------------------------------------------------------
@@ -162,7 +168,7 @@ class Tests:
             # The last one is on the host that is lost.
             runs = {part: c.hosts[(of - part + 1) % 2].start(*c.convert("--part", f"{part}/{of}"))
                     for part in range(1, of + 1)}
-            time.sleep(self.rng.uniform(0, 1.2 * self.took))
+            time.sleep(self.rng.uniform(0, self.took))
             lost = {part: run for part, run in runs.items() if (of - part) % 2 == 0}
             met += any(run.poll() is None for run in lost.values())
             c.lose(c.hosts[1])
@@ -186,7 +192,7 @@ class Tests:
         for number in range(self.rounds):
             c.clear()
             run = c.hosts[0].start(*c.mpi((2, 4)[number % 2]))
-            time.sleep(self.rng.uniform(0.5, 1.0 + 2 * self.took))
+            time.sleep(self.rng.uniform(0.2, self.ranks_took))
             met += run.poll() is None
             c.lose(c.hosts[1])
             try:
@@ -286,19 +292,50 @@ class Tests:
             print(f"     {test.__name__}: {time.monotonic() - start:.1f} s", file=sys.stderr, flush=True)
 
 
+    # ---- figures ----------------------------------------------------------------------------------
+
+    def figures(self):
+        """Prints the seconds of each way in turns, so that what else the machine does is the same for all."""
+        c = self.cluster
+        ways = {"one process": lambda: [c.hosts[0].start(*c.convert())]}
+        for of in (2, 4):
+            ways[f"{of} parts"] = lambda of=of: [c.hosts[part % 2].start(*c.convert("--part", f"{part + 1}/{of}"))
+                                                 for part in range(of)]
+        if c.mpi_program != "-":
+            ways |= {f"{ranks} ranks": lambda ranks=ranks: [c.hosts[0].start(*c.mpi(ranks))] for ranks in (2, 4)}
+        taken = {way: [] for way in ways}
+        for _ in range(3):
+            for way, begin in ways.items():
+                c.clear()
+                start = time.monotonic()
+                for run in begin():
+                    self.ended(way, run, (0,))
+                taken[way].append(time.monotonic() - start)
+                self.is_whole(way)
+        one = sorted(taken["one process"])[1]
+        print(f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores; seconds: median, of one process's, all")
+        for way, seconds in taken.items():
+            print(f"  {way:12} {sorted(seconds)[1]:6.2f} {sorted(seconds)[1] / one:5.2f}   "
+                  f"{', '.join(f'{each:.2f}' for each in seconds)}")
+
+
 def main():
     program, mpi_program = (word if word == "-" else os.path.abspath(word) for word in sys.argv[1:3])
+    if figures := sys.argv[3:] == ["figures"]:
+        del sys.argv[3:]
+        consume_kills.EXPERTS = 96
     rounds = int(sys.argv[3] if len(sys.argv) > 3 else os.environ.get("HOST_ROUNDS", "3"))
     seed = int(sys.argv[4] if len(sys.argv) > 4 else "1")
     if why := why_not():
         print(f"two_hosts.py: skipped: {why}")
         return 77
     work = pathlib.Path(tempfile.mkdtemp(prefix="gck_hosts."))
-    cluster = Cluster(work, program, mpi_program)
+    by_shards = ("--scope", "experts", "--naming", "megatron", "--glu", "interleaved:32", "--max-shard-size", "20MB", "-q")
+    cluster = Cluster(work, program, mpi_program, *([by_shards] if figures else []))
     tests = Tests(cluster, rounds, seed)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
-        tests.all()
+        (tests.figures if figures else tests.all)()
     finally:
         cluster.end()
         shutil.rmtree(work)
