@@ -1,16 +1,22 @@
 """torchtitan: its own state-dict adapters say which tensors of torchtitan a Hugging Face model is, and back.
 
-`convert --to torchtitan` must give those, to the last bit. The controls convert models in which two tensors have traded
-places: the comparison must name both.
+`convert --to torchtitan` must give those, to the last bit, and torchtitan's own models must compute of them what
+transformers computes. The controls convert models in which two tensors have traded places: the comparison must name both,
+and the logits must change.
 """
 
+import json
 import os
+import pathlib
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from safetensors.torch import save_file
+import transformers
+from safetensors.torch import load_file, save_file
 
 import tiny_models
 from glu_program import Program, assert_same, bits, load_safetensors, need
@@ -20,6 +26,8 @@ need("torchtitan")
 import torchtitan_adapters  # noqa: E402
 
 FAMILIES = ("llama", "qwen3", "qwen3_moe", "deepseek_v2", "deepseek_v3", "deepseek_v3_mtp", "qwen3_5_moe_text")
+# Those that torchtitan_judge.py builds.
+COMPUTED = ("llama", "qwen3", "qwen3_moe", "deepseek_v2", "deepseek_v3")
 EXPERTS = 8
 
 # Per control, two tensors of Hugging Face of one shape, and torchtitan's keys of them.
@@ -101,8 +109,8 @@ def for_adapter(family, tensors):
 class Models:
     """Per family: the saved model and torchtitan's form of it, made once."""
 
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, folder, dtype=torch.bfloat16):
+        self.folder, self.dtype = folder, dtype
         (folder / "out").mkdir()
         self.program = Program(os.environ["GLU_CKPT"], folder / "out")
         self.made = {}
@@ -110,8 +118,8 @@ class Models:
     def source(self, family):
         path = self.folder / family
         if not path.exists():
-            # bfloat16 with a few parameters in float32, as published.
-            tiny_models.save(family, path, torch.bfloat16)
+            # In bfloat16 a few parameters are float32, as published.
+            tiny_models.save(family, path, self.dtype)
         return path
 
     def torchtitan(self, family):
@@ -162,13 +170,58 @@ def test_digests_agree(models, family):
 @pytest.mark.parametrize("control", CONTROLS)
 def test_tensors_that_traded_places_are_seen(models, tmp_path, control):
     family, (one, one_key), (other, other_key) = CONTROLS[control]
-    source, wrong = models.source(family), tmp_path / "wrong"
-    shutil.copytree(source, wrong)
-    tensors = load_safetensors(source)
-    tensors[one], tensors[other] = tensors[other], tensors[one]
-    save_file(tensors, wrong / "model.safetensors", {"format": "pt"})
+    source, wrong = models.source(family), with_places_traded(models, family, one, other, tmp_path / "wrong")
     got, want = load_all(models.program.convert(wrong, "--to", "torchtitan")), wanted(models, family)
     with pytest.raises(AssertionError):
         assert_same(got, want)
     assert {name for name in want if not torch.equal(bits(got[name]), bits(want[name]))} == {one_key, other_key}
     assert models.program.digest(wrong) != models.program.digest(source)
+
+
+def with_places_traded(models, family, one, other, wrong):
+    """A copy of the source in which two tensors have traded places."""
+    shutil.copytree(models.source(family), wrong)
+    tensors = load_safetensors(wrong)
+    tensors[one], tensors[other] = tensors[other], tensors[one]
+    save_file(tensors, wrong / "model.safetensors", {"format": "pt"})
+    return wrong
+
+
+@pytest.fixture(scope="module")
+def computed(tmp_path_factory):
+    """Per model in float32: what transformers computes, and what torchtitan said; of wrong ones, by their control."""
+    folder = tmp_path_factory.mktemp("computed")
+    models, wants, jobs = Models(folder, torch.float32), {}, []
+    sources = {family: models.source(family) for family in COMPUTED}
+    for control, (family, (one, _), (other, _)) in CONTROLS.items():
+        if family in COMPUTED:
+            sources[control] = with_places_traded(models, family, one, other, folder / f"wrong-{control}")
+    for name, source in sources.items():
+        there = models.program.convert(source, "--to", "torchtitan")
+        jobs.append({
+            "name": name, "config": str(source / "config.json"), "checkpoint": str(there),
+            "ids": tiny_models.token_ids().tolist(), "output": str(folder / f"{name}.safetensors"),
+        })  # fmt: skip
+        wants[name] = tiny_models.logits(transformers.AutoModelForCausalLM.from_pretrained(
+            source, dtype=torch.float32, attn_implementation="eager"
+        ).eval())  # fmt: skip
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    judge = [sys.executable, pathlib.Path(__file__).with_name("torchtitan_judge.py"), folder / "jobs.json"]
+    done = subprocess.run(judge, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:]
+    said = {found["name"]: found for found in map(json.loads, done.stdout.splitlines())}
+    return {job["name"]: (said[job["name"]], wants[job["name"]], job["output"]) for job in jobs}
+
+
+@pytest.mark.parametrize("family", COMPUTED)
+def test_torchtitans_own_model_computes_what_transformers_computes(computed, family):
+    found, want, output = computed[family]
+    assert found == {"name": family, "missing": [], "unexpected": []}
+    assert (load_file(output)["logits"] - want).abs().max() <= tiny_models.TOLERANCE
+
+
+@pytest.mark.parametrize("control", [name for name, (family, *_) in CONTROLS.items() if family in COMPUTED])
+def test_its_logits_show_tensors_that_traded_places(computed, control):
+    _, want, output = computed[control]
+    got, right = load_file(output)["logits"], load_file(computed[CONTROLS[control][0]][2])["logits"]
+    assert (got - want).abs().max() <= tiny_models.TOLERANCE and (got - right).abs().max() > 0.01
