@@ -47,6 +47,7 @@ class AdapterLayer {
       check_megatron();
     else
       for (const AdaptedModule& module : found_.plain) lay_plain(module);
+    if (answers_.program == "sglang") check_sglang();
     return std::move(laid_);
   }
 
@@ -175,6 +176,37 @@ class AdapterLayer {
              "all modules",
              module.name, module.rank, module.alpha, laid_.modules.front().name, laid_.modules.front().rank,
              laid_.modules.front().alpha);
+  }
+
+  /// SGLang multiplies all products of an adapter by lora_alpha / r, and reads no other field about them.
+  void check_sglang() {
+    if (laid_.modules.empty()) return;
+    const auto scale_of = [&](const LaidModule& module, bool rank_stabilized) {
+      AdapterConfig own;
+      own.rank = module.rank;
+      own.alpha = module.alpha;
+      own.rank_stabilized = rank_stabilized;
+      return own.scale_of("");
+    };
+    const LaidModule first = laid_.modules.front();
+    for (LaidModule& module : laid_.modules) {
+      const float scale = scale_of(module, config_.rank_stabilized);
+      if (module.rank != first.rank || scale != scale_of(first, config_.rank_stabilized))
+        fail(ErrorCode::NotExact, {},
+             "--to sglang: '{}' has rank {} and scale {}, and '{}' {} and {}: SGLang has one of each for all modules, "
+             "whatever rank_pattern and alpha_pattern say; vLLM reads both, and --merge adds the adapter to its model",
+             module.name, module.rank, scale, first.name, first.rank, scale_of(first, config_.rank_stabilized));
+    }
+    if (!config_.rank_stabilized) return;
+    const auto rank = static_cast<double>(first.rank);
+    const float scale = scale_of(first, true);
+    for (LaidModule& module : laid_.modules) module.alpha = first.alpha / std::sqrt(rank) * rank;
+    laid_.forgets_rslora = true;
+    if (scale_of(laid_.modules.front(), false) != scale)
+      fail(ErrorCode::NotExact, {},
+           "--to sglang: SGLang does not read use_rslora, and no lora_alpha gives its scale {} to "
+           "the bit",
+           scale);
   }
 
   void lay_packed(const ExpertLayer& layer) {

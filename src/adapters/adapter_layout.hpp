@@ -58,6 +58,8 @@ struct LaidAdapter {
   std::vector<LaidTensor> tensors;
   /// The parameters of packed experts, "mlp.experts.gate_up_proj", the outer wrapper's last.
   std::vector<std::string> parameters;
+  /// The alphas are those without use_rslora.
+  bool forgets_rslora = false;
   /// Sentences that the user should know.
   std::vector<std::string> notes;
 };

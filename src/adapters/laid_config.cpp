@@ -83,6 +83,7 @@ std::string laid_config(const std::string& text, const AdapterConfig& config, co
   fields["target_modules"] = list_text(words);
   if (!laid.parameters.empty() || !config.target_parameters.empty())
     fields["target_parameters"] = laid.parameters.empty() ? "null" : list_text(laid.parameters);
+  if (laid.forgets_rslora) fields["use_rslora"] = "false";
   // PEFT has no dropout of packed experts.
   if (!laid.parameters.empty()) fields["lora_dropout"] = "0.0";
   const std::string strict = without_python_numbers(text);

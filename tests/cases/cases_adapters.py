@@ -457,6 +457,11 @@ ALONE = in_each_layout() + [
     again("qwen3_sep_equalA_peft018", Run("inspect SRC --strict --from-config CASE/base/config.json", says="grouped experts"),
           Run("inspect SRC --strict"), Run(CONVERT + " --to hf", check=same_as("adapter_qwen3_sep_equalA_peft018")), change=in_memory,
           note="AutoModel's parameters"),
+    # SGLang reads r and lora_alpha alone.
+    again("qwen3_packed_bf16_pattern_peft021", Run(CONVERT + " --to sglang", 4, says=r"has rank \d+ and scale .*vLLM reads both.*\[not-exact\]"),
+          Run(CONVERT + " --to vllm"), note="SGLang reads no patterns"),
+    again("qwen3_sep_equalA_peft018", Run(CONVERT + " --to sglang --force", check=says_config({"use_rslora": False, "lora_alpha": 12, "r": 4})),
+          Run("verify SRC OUT --from-config CASE/base/config.json"), change=own_config(use_rslora=True), note="SGLang reads no rslora"),
     again("gpt_oss_packed_peft021", Run(CONVERT + " --to sglang --experts shared", 4, says=r"gate's and up's in turn.*--to sglang without --experts shared"),
           note="a pair that experts share"),
     again("qwen3_sep_equalA_peft018", Run(CONVERT + " --to hf --experts shared", 4, says="--to sglang, --to vllm and --to megatron write them"),
