@@ -191,6 +191,11 @@ std::vector<Written> all_families() {
       {"glm_moe_dsa", kLatentFields + kIndexerFields + R"(, "num_nextn_predict_layers": 1)",
        latent + kIndexer + sigmoid, 3, 1, false, kMtpNorm},
       {"kimi_k2", kLatentFields + R"(, "q_lora_rank": 18)", latent + sigmoid, 3, 1},
+      {"mistral4", kLatentFields + R"(, "q_lora_rank": 18)",
+       latent + kRouter + kTwoShared + kDenseMlp +
+           Lines{{"mlp.experts.gate_up_proj", {kNumExperts, 2 * kWidth, kHidden}, In::Experts},
+                 {"mlp.experts.down_proj", {kNumExperts, kHidden, kWidth}, In::Experts}},
+       3, 1},
       {"sarvam_mla", kLatentFields + R"(, "q_lora_rank": 18)", latent + sigmoid, 3, 1},
       {"glm4_moe_lite", kLatentFields + R"(, "q_lora_rank": 18)", latent + sigmoid, 3, 1},
       {"glm4_moe", kGlmFields + R"(, "attention_bias": true, "use_qk_norm": true, "num_nextn_predict_layers": 1)",
@@ -381,7 +386,8 @@ class IncompleteModels : public ::testing::Test {
     EXPECT_TRUE(found.problems.empty()) << what << ": " << found.problems.front();
     // transformers 5.24.0 has no language model of these by itself (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES).
     const auto is_type = [&](std::string_view type) { return what.starts_with(type); };
-    if (is_type("qwen3_vl_moe_text") || is_type("glm4v_moe_text") || is_type("qwen3_omni_moe_text"))
+    if (is_type("qwen3_vl_moe_text") || is_type("glm4v_moe_text") || is_type("qwen3_omni_moe_text") ||
+        is_type("mistral4"))
       EXPECT_NE(found.loads_in.why_none.find("have no class for"), std::string::npos) << what;
     else
       EXPECT_FALSE(found.loads_in.loaders.empty()) << what << ": " << found.loads_in.why_none;
