@@ -53,3 +53,21 @@ part_twice() {
   wait "$pid"
   check "the bytes of one run" [ "$(tree_sum "$dst")" == "$FAULT_REF_SUM" ]
 }
+
+# What docs/clusters.md says to xargs, and to the pods of a job of Kubernetes.
+part_examples() {
+  local page=$HERE/../../docs/clusters.md at=$WORK/parts_of_a_page index command
+  mkdir "$at"
+  cp -rL "$TESTDATA/hf/qwen3_moe" "$at/SRC"
+  ln -s "$(realpath "$PROGRAM")" "$at/glu-ckpt"
+  "$PROGRAM" convert "$at/SRC" "$at/ALONE" --to megatron --reflink never -q 2>/dev/null || bad "one process"
+  command=$(grep '^seq 8 | xargs' "$page")
+  check "xargs: ends with 0" env PATH="$at:$PATH" bash -c "cd $at; set -o pipefail; $command" >/dev/null 2>&1
+  check "xargs: the bytes of one process" [ "$(tree_sum "$at/DST")" == "$(tree_sum "$at/ALONE")" ]
+  rm -rf "$at/DST"
+  command=$(sed -n 's|^ *command: \[sh, -c, "\(.*\)"\]$|\1|p' "$page" | sed "s|/shared|$at|g")
+  for index in 3 0 15 {1,2} {4..14}; do
+    check "pod $index: ends with 0" env PATH="$at:$PATH" JOB_COMPLETION_INDEX="$index" sh -c "$command" >/dev/null 2>&1
+  done
+  check "pods: the bytes of one process" [ "$(tree_sum "$at/DST")" == "$(tree_sum "$at/ALONE")" ]
+}

@@ -248,10 +248,12 @@ class Tests:
         partial = self.cluster.export / "out.partial"
         wait_for("a run at work", lambda: any(partial.glob("*.safetensors*")))
         self.signal_all(host, "STOP")
+        # nsenter stops with what it runs, and a signal to go on that comes before is lost.
+        state = pathlib.Path(f"/proc/{run.pid}/stat")
+        wait_for("a run that stands still", lambda: run.poll() is not None or state.read_text().split(") ")[1][0] == "T")
         return run
 
     def go_on(self, host, run):
-        # nsenter stops with what it runs.
         run.send_signal(signal.SIGCONT)
         self.signal_all(host, "CONT")
 

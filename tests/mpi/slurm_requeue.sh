@@ -113,6 +113,21 @@ RANK
   check "nothing else is left" absent "$OUTPUT.partial"
 }
 
+# The array of docs/clusters.md, for a cluster of four CPUs.
+array_of_parts() {
+  local source job
+  source=$(realpath "$HERE/../../testdata/hf/qwen3_moe")
+  sed -n '/^#SBATCH --array/,/^```$/p' "$HERE/../../docs/clusters.md" | sed '/^```$/d; 1i #!/bin/bash' |
+    sed "s|glu-ckpt|$PROGRAM|; s|/shared/SRC|$source|; s|/shared/DST|$WORK/parted|" >"$WORK/array.sbatch"
+  check "the page has a script" test "$(grep -c -e --part "$WORK/array.sbatch")" == 1
+  job=$(sbatch --parsable --array=1-4 --cpus-per-task=1 --output="$WORK/out.%A_%a" "$WORK/array.sbatch")
+  check "the parts' tasks end well" until_true 60 array_is_done "$job"
+  "$PROGRAM" convert "$source" "$WORK/alone" --to megatron --reflink never -q || bad "convert without Slurm"
+  check "the bytes of one process" test "$(tree_sum "$WORK/parted")" == "$(tree_sum "$WORK/alone")"
+  check "nothing else is left" absent "$WORK/parted.partial"
+}
+array_is_done() { [[ $(scontrol show job "$1" | grep -c 'JobState=COMPLETED') == 4 ]]; }
+
 mkdir "$STAND_IN"
 if ! start_slurm "$WORK/slurm"; then
   echo "Slurm does not start"
@@ -120,6 +135,7 @@ if ! start_slurm "$WORK/slurm"; then
 fi
 requeues_itself
 fails_for_good
+[[ -n $PROGRAM ]] && array_of_parts
 [[ -n $MPI_PROGRAM ]] && converts_for_real
 ((FAILED == 0)) || tail -n 20 "$WORK"/out.* "$WORK"/slurm/*.log
 printf '%d passed, %d failed\n' "$PASSED" "$FAILED"
