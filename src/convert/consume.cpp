@@ -6,8 +6,8 @@
 #include <set>
 
 #include "convert/check_output.hpp"
+#include "convert/expected_output.hpp"
 #include "convert/judge_copies.hpp"
-#include "convert/prove_pass.hpp"
 #include "core/fail.hpp"
 #include "core/readable.hpp"
 #include "io/directory.hpp"

@@ -7,7 +7,7 @@
 
 #include "convert/conversion.hpp"
 #include "convert/staging.hpp"
-#include "exec/make_tasks.hpp"
+#include "exec/execute_tasks.hpp"
 #include "io/consumed_files.hpp"
 
 namespace glu_ckpt {

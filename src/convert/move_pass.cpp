@@ -13,7 +13,7 @@
 #include "core/byte_fields.hpp"
 #include "core/hash.hpp"
 #include "core/readable.hpp"
-#include "exec/make_tasks.hpp"
+#include "exec/execute_tasks.hpp"
 #include "glu_ckpt/execute.hpp"
 #include "io/journal.hpp"
 #include "ranks/task_queue.hpp"

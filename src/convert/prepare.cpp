@@ -97,7 +97,8 @@ Plan make_shared_plan(const Conversion& conversion, Ranks& ranks) {
 
 /// The form in which the output has the experts of a block.
 StoredExperts written_as(const Conversion& conversion, const ExpertBlock& block) {
-  const BlockTarget target = make_target(block, conversion.source.recognition, conversion.target.to);
+  const BlockTarget target =
+      make_target(block, conversion.source.recognition, conversion.target.to, conversion.target.former.forms);
   StoredExperts stored = stored_as(block);
   stored.experts = target.experts;
   if (stored.bias_experts) stored.bias_experts = target.bias_experts;

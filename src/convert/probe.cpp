@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "core/checked_math.hpp"
-#include "exec/make_tasks.hpp"
+#include "exec/execute_tasks.hpp"
 #include "io/file.hpp"
 #include "io/page_bytes.hpp"
 #include "io/sink.hpp"

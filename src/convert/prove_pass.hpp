@@ -11,13 +11,6 @@ struct Published {
   std::optional<Digest> digest;
 };
 
-/// Opens what was staged as any reader would. Throws VerifyFailed where that is another model than is expected.
-Checkpoint open_as_planned(const Conversion& conversion, const ExpectedOutput& expected,
-                           const std::filesystem::path& staged);
-
-/// Throws RecordContradicts where the source's record says another digest.
-void check_recorded(const Conversion& conversion, const Digest& digest);
-
 /// Compares the digests of what was read and written, writes the headers, opens the staged files as any reader would,
 /// compares them with the source as ConvertOptions::proof says, and renames them to their final path. Rank 0 alone.
 Published prove_and_publish(const Conversion& conversion, const ExpectedOutput& expected, const Staging& staging,

@@ -14,13 +14,34 @@
 #include "exec/decode_on_gpu.hpp"
 #include "exec/memory_ends.hpp"
 #include "format/model_config.hpp"
-#include "layout/part_numbers.hpp"
+#include "layout/key_pattern.hpp"
 #include "model/open_checkpoint.hpp"
 #include "quant/decoded_source.hpp"
 #include "verify/checkpoint_digest.hpp"
 
 namespace glu_ckpt {
 namespace {
+
+/// Returns the key of an expert's tensor with its numbers moved by as many experts and layers, where its program counts
+/// through the whole model: `model.layers.12.mlp.experts.4.up_proj.weight` by -4 and -12 is that of expert 0 of layer
+/// 0. Keys of programs that count within one process (Naming::counts_in_process), and all others, stay. Throws Usage
+/// where a number would become negative.
+std::string moved_numbers(std::string_view key, i64 experts, i64 layers) {
+  KeySkeleton skeleton = skeletonize(key);
+  const std::vector<const KeyPattern*> patterns = match_patterns(skeleton);
+  if (patterns.empty() || patterns.front()->naming->counts_in_process) return std::string(key);
+  const KeyPattern& pattern = *patterns.front();
+  const auto move = [&](std::size_t from_last, i64 by, std::string_view what) {
+    i64& number = skeleton.numbers[skeleton.numbers.size() - from_last];
+    if (number + by < 0)
+      fail(ErrorCode::Usage, {{}, std::string(key)}, "'{}' is of {} {}, but the first {} of this part is {}", key, what,
+           number, what, -by);
+    number += by;
+  };
+  if (pattern.has_expert) move(1, experts, "expert");
+  if (!pattern.stacked_layers && pattern.stack->stack == "decoder") move(pattern.has_expert ? 2 : 1, layers, "layer");
+  return print_key(skeleton);
+}
 
 /// The name of the checkpoint in messages, which no file has.
 constexpr const char* kStateDict = "<state dict>";

@@ -1,13 +1,10 @@
 #pragma once
 /// Cuts a plan's outputs into the ranges that workers produce.
 
-#include <functional>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "glu_ckpt/execute.hpp"
-#include "io/sink.hpp"
 #include "plan/clone_parts.hpp"
 
 namespace glu_ckpt {
@@ -54,20 +51,5 @@ struct TaskPlan {
 /// The tasks that execute() makes of a plan, spread over as many files as there are workers. A process that shares the
 /// work with others gives its tasks to all of them.
 TaskPlan plan_tasks(const Plan& plan, const Backend& backend, const ExecuteOptions& options);
-
-/// Returns those of the ranges that an earlier run wrote through `sink` whose bytes still hash to their sums. The sink
-/// adopts their bytes; all others are to be written again.
-std::vector<DoneRange> prove_ranges(std::vector<DoneRange> ranges, const Plan& plan, DurableSink& sink,
-                                    const ExecuteOptions& options);
-
-/// Reads the ranges that were written through `sink`, and returns one whose bytes do not hash to its sums; none where
-/// all do.
-std::optional<DoneRange> first_lost(std::span<const DoneRange> ranges, const DurableSink& sink,
-                                    const ExecuteOptions& options);
-
-/// Does what execute() does, but only those `tasks` whose numbers `next` gives, until it gives a negative one; any
-/// thread calls it.
-RangeSums execute_tasks(const Plan& plan, const Source& source, Sink& sink, const Backend& backend,
-                        const ExecuteOptions& options, const TaskPlan& tasks, const std::function<i64()>& next);
 
 }  // namespace glu_ckpt

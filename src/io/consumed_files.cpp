@@ -270,9 +270,6 @@ int ConsumedFiles::clone_range(int from, i64 from_offset, i64 bytes, int to, i64
 ssize_t ConsumedFiles::pwrite(int descriptor, const void* from, std::size_t bytes, i64 offset) {
   return below_.pwrite(descriptor, from, bytes, offset);
 }
-ssize_t ConsumedFiles::pwritev(int descriptor, const iovec* pieces, int count, i64 offset) {
-  return below_.pwritev(descriptor, pieces, count, offset);
-}
 int ConsumedFiles::sync_file_range(int descriptor, i64 offset, i64 bytes, unsigned flags) {
   return below_.sync_file_range(descriptor, offset, bytes, flags);
 }

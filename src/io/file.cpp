@@ -269,18 +269,6 @@ void File::pwrite_exact(std::span<const std::byte> bytes, i64 offset) const {
   }
 }
 
-void File::pwritev_exact(std::span<const iovec> pieces, i64 offset) const {
-  SystemCalls& calls = system_calls();
-  for (PiecesLeft left(pieces); !left.empty();) {
-    const std::span<const iovec> now = left.next();
-    const ssize_t put =
-        uninterrupted([&] { return calls.pwritev(descriptor_, now.data(), static_cast<int>(now.size()), offset); });
-    if (put <= 0) fail_errno(put == 0 ? EIO : errno, "write", path_);
-    left.skip(static_cast<std::size_t>(put));
-    offset += put;
-  }
-}
-
 void File::reserve(i64 bytes) const {
   if (bytes > 0 && !try_reserve(0, bytes)) set_size(bytes);
 }

@@ -91,7 +91,6 @@ class File {
   void preadv_exact(std::span<const iovec> pieces, i64 offset) const;
   /// Throws NoSpace, Io.
   void pwrite_exact(std::span<const std::byte> bytes, i64 offset) const;
-  void pwritev_exact(std::span<const iovec> pieces, i64 offset) const;
   /// Makes the file `bytes` long with its blocks allocated where the filesystem can. Throws NoSpace, Io.
   void reserve(i64 bytes) const;
   /// Allocates the blocks of a part of the file where the filesystem can. Throws NoSpace, Io.

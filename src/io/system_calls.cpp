@@ -52,10 +52,6 @@ ssize_t SystemCalls::pwrite(int descriptor, const void* from, std::size_t bytes,
   return ::pwrite(descriptor, from, bytes, offset);
 }
 
-ssize_t SystemCalls::pwritev(int descriptor, const iovec* pieces, int count, i64 offset) {
-  return ::pwritev(descriptor, pieces, count, offset);
-}
-
 ssize_t SystemCalls::copy_file_range(int from, i64* from_offset, int to, i64* to_offset, std::size_t bytes) {
   off_t from_at = *from_offset;
   off_t to_at = *to_offset;

@@ -32,7 +32,6 @@ class SystemCalls {
   virtual ssize_t pread(int descriptor, void* out, std::size_t bytes, i64 offset);
   virtual ssize_t preadv(int descriptor, const iovec* pieces, int count, i64 offset);
   virtual ssize_t pwrite(int descriptor, const void* from, std::size_t bytes, i64 offset);
-  virtual ssize_t pwritev(int descriptor, const iovec* pieces, int count, i64 offset);
   virtual ssize_t copy_file_range(int from, i64* from_offset, int to, i64* to_offset, std::size_t bytes);
   /// ioctl FICLONERANGE; `bytes` of 0 means up to the end of the source.
   virtual int clone_range(int from, i64 from_offset, i64 bytes, int to, i64 to_offset);

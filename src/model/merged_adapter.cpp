@@ -11,7 +11,6 @@
 #include "core/json.hpp"
 #include "families/architecture.hpp"
 #include "model/adapter_view.hpp"
-#include "model/open_checkpoint.hpp"
 #include "model/source_hints.hpp"
 
 namespace glu_ckpt {

@@ -7,7 +7,6 @@
 #include "core/usable_cores.hpp"
 #include "model/check_optimizer_order.hpp"
 #include "model/locate_errors.hpp"
-#include "model/open_checkpoint.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -18,7 +18,6 @@
 #include "io/file_names.hpp"
 #include "layout/bare_codes.hpp"
 #include "layout/element_grid.hpp"
-#include "model/open_checkpoint.hpp"
 #include "model/saved_arguments.hpp"
 #include "quant/quant_config.hpp"
 

@@ -150,16 +150,6 @@ void check_nothing_left_behind(const Inventory& inventory, const Recognition& fr
   }
 }
 
-/// The answers for one layer: those for all, or the form that it once had.
-TargetAnswers answers_for(const ExpertBlock& block, const TargetAnswers& to, const ExpertForms& forms) {
-  const auto form = block.set == ExpertSet::Routed ? forms.find(layer_label(block)) : forms.end();
-  if (form == forms.end()) return to;
-  TargetAnswers own = to;
-  own.experts = form->second.experts;
-  own.glu = form->second.glu;
-  return own;
-}
-
 std::vector<BlockTarget> make_targets(const Inventory& inventory, const Recognition& from, const TargetAnswers& to,
                                       const DenseNaming* whole, const FormerModel& former) {
   std::vector<BlockTarget> targets;
@@ -167,7 +157,7 @@ std::vector<BlockTarget> make_targets(const Inventory& inventory, const Recognit
   // All answers that are missing are asked for at once.
   UnknownOrders unknown;
   for (const ExpertBlock& block : from.blocks) try {
-      targets.push_back(make_target(block, from, answers_for(block, to, former.forms)));
+      targets.push_back(make_target(block, from, to, former.forms));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::UnknownGlu) throw;
       unknown.add("", error.missing_options());

@@ -313,9 +313,21 @@ class BlockWriter {
   std::array<std::vector<i64>, kRoles> weight_rows_;
 };
 
+/// The answers for one layer: those for all, or the form that it once had.
+TargetAnswers answers_for(const ExpertBlock& block, const TargetAnswers& to, const ExpertForms& forms) {
+  const auto form = block.set == ExpertSet::Routed ? forms.find(layer_label(block)) : forms.end();
+  if (form == forms.end()) return to;
+  TargetAnswers own = to;
+  own.experts = form->second.experts;
+  own.glu = form->second.glu;
+  return own;
+}
+
 }  // namespace
 
-BlockTarget make_target(const ExpertBlock& block, const Recognition& from, const TargetAnswers& to) {
+BlockTarget make_target(const ExpertBlock& block, const Recognition& from, const TargetAnswers& for_all,
+                        const ExpertForms& forms) {
+  const TargetAnswers to = answers_for(block, for_all, forms);
   BlockTarget target;
   const Naming* asked = to.naming ? find_naming(*to.naming) : from.naming;
   if (asked == nullptr)

@@ -44,9 +44,10 @@ struct BlockTarget {
   std::string scale_word;
 };
 
-/// Decides all but the key prefix and whether layers share tensors. Throws the refusals of ErrorCode that a single
-/// block can cause.
-BlockTarget make_target(const ExpertBlock& block, const Recognition& from, const TargetAnswers& to);
+/// Decides all but the key prefix and whether layers share tensors. A layer that `forms` has is written as it says,
+/// others as `to` does. Throws the refusals of ErrorCode that a single block can cause.
+BlockTarget make_target(const ExpertBlock& block, const Recognition& from, const TargetAnswers& to,
+                        const ExpertForms& forms);
 
 /// Decides the key prefix, once naming and stacked_layers are settled. `whole` is the naming that the rest of the model
 /// gets, where it gets one, and `former` says what stands in front of its keys. Throws NoSpelling.

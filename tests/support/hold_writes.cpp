@@ -28,13 +28,6 @@ class HeldWrites final : public SystemCalls {
     return SystemCalls::pwrite(descriptor, from, bytes, offset);
   }
 
-  ssize_t pwritev(int descriptor, const iovec* pieces, int count, i64 offset) override {
-    std::size_t bytes = 0;
-    for (int i = 0; i < count; ++i) bytes += pieces[i].iov_len;
-    if (bytes >= kLargeBytes) before_large_write();
-    return SystemCalls::pwritev(descriptor, pieces, count, offset);
-  }
-
  private:
   void before_large_write() {
     const char* dir = std::getenv("GLU_CKPT_TEST_HOLD");

@@ -157,10 +157,6 @@ ssize_t MemorySystem::pwrite(int descriptor, const void* from, std::size_t bytes
   return move_bytes(descriptor, &piece, 1, offset, true);
 }
 
-ssize_t MemorySystem::pwritev(int descriptor, const iovec* pieces, int count, i64 offset) {
-  return move_bytes(descriptor, pieces, count, offset, true);
-}
-
 ssize_t MemorySystem::copy_file_range(int from, i64* from_offset, int to, i64* to_offset, std::size_t bytes) {
   return call(CallKind::Copy, [&]() -> ssize_t {
     const OpenFile* source = opened(from);

@@ -116,7 +116,6 @@ class MemorySystem final : public SystemCalls {
   ssize_t pread(int descriptor, void* out, std::size_t bytes, i64 offset) override;
   ssize_t preadv(int descriptor, const iovec* pieces, int count, i64 offset) override;
   ssize_t pwrite(int descriptor, const void* from, std::size_t bytes, i64 offset) override;
-  ssize_t pwritev(int descriptor, const iovec* pieces, int count, i64 offset) override;
   ssize_t copy_file_range(int from, i64* from_offset, int to, i64* to_offset, std::size_t bytes) override;
   int clone_range(int from, i64 from_offset, i64 bytes, int to, i64 to_offset) override;
   int fsync(int descriptor) override;

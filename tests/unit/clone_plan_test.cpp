@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "core/natural_order.hpp"
-#include "exec/make_tasks.hpp"
+#include "exec/execute_tasks.hpp"
 #include "format/staged_output.hpp"
 #include "io/file.hpp"
 #include "support/convert.hpp"

@@ -5,7 +5,7 @@
 
 #include "core/float_rows.hpp"
 #include "exec/backends.hpp"
-#include "exec/make_tasks.hpp"
+#include "exec/execute_tasks.hpp"
 #include "glu_ckpt/ops/cuda.hpp"
 #include "support/convert.hpp"
 
