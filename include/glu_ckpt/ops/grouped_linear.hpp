@@ -75,7 +75,8 @@ struct LinearRows {
 void grouped_linear_host(const GroupedLinear& linear, const LinearRows& rows, std::span<const i64> splits, int jobs);
 
 /// Computes the product on a GPU, with splits in device memory. 16-bit dtypes multiply on tensor cores (compute
-/// capability 8.0 or later), fp32 by fused multiply-adds in the order of grouped_linear_host(), and with its bits.
+/// capability 8.0 or later; by WGMMA on Hopper, where sizes are multiples of 8), fp32 by fused multiply-adds in the
+/// order of grouped_linear_host(), and with its bits.
 ///
 /// An element's sum has one order, which depends on the number of its products alone: not on the splits, the other
 /// rows, addresses or a run before. Matrices in tensors of their own and in one give equal bits. Where an address or a
@@ -83,8 +84,8 @@ void grouped_linear_host(const GroupedLinear& linear, const LinearRows& rows, st
 class DeviceGroupedLinear {
  public:
   /// Prepares runs on the current device, on streams of that device. Takes memory there for addresses and a schedule,
-  /// 20 bytes an expert; waits for `stream`. What `linear` points to is device memory. Throws as grouped_linear_host()
-  /// does, and NoMemory, DeviceFailed.
+  /// 20 bytes an expert, and on Hopper for at most 1 KiB an expert more; waits for `stream`. What `linear` points to is
+  /// device memory. Throws as grouped_linear_host() does, and NoMemory, DeviceFailed.
   DeviceGroupedLinear(const GroupedLinear& linear, GpuStream stream);
   ~DeviceGroupedLinear();
   DeviceGroupedLinear(DeviceGroupedLinear&&) noexcept;
