@@ -25,7 +25,7 @@ class ConversionCrashes : public testing::TestWithParam<Target> {
 INSTANTIATE_TEST_SUITE_P(To, ConversionCrashes, testing::ValuesIn(all_targets()), name_of_target);
 
 TEST_P(ConversionCrashes, AtAnyCallAreResumed) {
-  for (i64 n = 1; n <= bench_.calls(); ++n)
+  for (i64 n = 1; n <= bench_.calls(); n += bench_.step())
     for (const Crash what : kCrashes) {
       if (kOneWayEach && what != kCrashes[static_cast<std::size_t>(n) % kCrashes.size()]) continue;
       SCOPED_TRACE(testing::Message() << "crash " << static_cast<int>(what) << " at call " << n);
@@ -42,7 +42,7 @@ TEST_P(ConversionCrashes, AtAnyCallAreResumed) {
 TEST_P(ConversionCrashes, WhileResumingAreResumed) {
   const i64 calls = bench_.calls();
   for (i64 first = calls / 3; first < calls; first += calls / 7)
-    for (i64 second = 1; second <= calls; second += 11) {
+    for (i64 second = 1; second <= calls; second += 11 * bench_.step()) {
       const Crash what = kCrashes[static_cast<std::size_t>(first + second) % kCrashes.size()];
       SCOPED_TRACE(testing::Message() << "crash " << static_cast<int>(what) << " at call " << first
                                       << ", and resuming at " << second);
@@ -60,7 +60,7 @@ TEST_P(ConversionCrashes, WhileResumingAreResumed) {
 TEST_P(ConversionCrashes, ErrorsWhileResumingAreResumed) {
   const i64 calls = bench_.calls();
   for (i64 first = calls / 3; first < calls; first += calls / 5)
-    for (i64 second = 1; second <= calls; second += 13) {
+    for (i64 second = 1; second <= calls; second += 13 * bench_.step()) {
       SCOPED_TRACE(testing::Message() << "crash at call " << first << ", and resuming an error at " << second);
       crash_at(first, Crash::KeepAll);
       bench_.memory().fail(second, second % 2 == 0 ? EIO : ENOSPC);

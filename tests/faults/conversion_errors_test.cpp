@@ -40,7 +40,7 @@ TEST_P(ConversionErrors, AtAnyCallLoseNothing) {
   for (const int error : {EIO, ENOSPC, EDQUOT})
     for (const CallKind kind : all_kinds())
       // EDQUOT is ENOSPC by another name: a sample of it will do.
-      for (i64 n = 1; n <= bench_.calls(kind); n += error == EDQUOT ? 7 : 1) {
+      for (i64 n = 1; n <= bench_.calls(kind); n += bench_.step() * (error == EDQUOT ? 7 : 1)) {
         if (kOneWayEach && error == (n % 2 == 0 ? EIO : ENOSPC)) continue;
         expect_survives(bench_, kind, n, error);
         if (HasFailure()) return;
@@ -50,7 +50,7 @@ TEST_P(ConversionErrors, AtAnyCallLoseNothing) {
 TEST_P(ConversionErrors, InterruptedCallsAreMadeAgain) {
   for (const CallKind kind : {CallKind::Open, CallKind::Read, CallKind::Write, CallKind::Sync, CallKind::Reserve,
                               CallKind::Resize, CallKind::Lock, CallKind::Mode})
-    for (i64 n = 1; n <= bench_.calls(kind); ++n) {
+    for (i64 n = 1; n <= bench_.calls(kind); n += bench_.step()) {
       SCOPED_TRACE(testing::Message() << "call " << n << " of kind " << static_cast<int>(kind));
       bench_.begin();
       bench_.memory().fail(kind, n, EINTR);

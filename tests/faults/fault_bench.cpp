@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <new>
@@ -21,9 +23,11 @@ constexpr i64 kNorm = 96;
 struct Named {
   std::string name;
   std::vector<i64> shape;
+  /// Stored as codes of FP8 with a scale in a tensor of its own.
+  bool is_coded = false;
 };
 
-std::vector<Named> tensors_of_shard(int shard) {
+std::vector<Named> tensors_of_shard(int shard, bool coded) {
   std::vector<Named> tensors;
   if (shard == 0) {
     tensors.push_back({"model.embed_tokens.weight", {40, kHidden}});
@@ -33,43 +37,82 @@ std::vector<Named> tensors_of_shard(int shard) {
     for (const char* part : {"gate", "up", "down"}) {
       const bool down = std::strcmp(part, "down") == 0;
       tensors.push_back({fmt::format("model.layers.0.mlp.experts.{}.{}_proj.weight", e, part),
-                         down ? std::vector<i64>{kHidden, kWidth} : std::vector<i64>{kWidth, kHidden}});
+                         down ? std::vector<i64>{kHidden, kWidth} : std::vector<i64>{kWidth, kHidden}, coded});
     }
   if (shard == 1) tensors.push_back({"model.norm.weight", {kNorm}});
   return tensors;
 }
 
-/// Every two bytes tell where they are.
-std::string content(const std::string& name, i64 elements) {
-  u64 at = 1469598103934665603u;
-  for (const char letter : name) at = (at ^ static_cast<unsigned char>(letter)) * 1099511628211u;
+u64 number_of(const std::string& name) {
+  u64 number = 1469598103934665603u;
+  for (const char letter : name) number = (number ^ static_cast<unsigned char>(letter)) * 1099511628211u;
+  return number;
+}
+
+std::string bytes_of(u64 value, int bytes) {
+  std::string text;
+  for (int i = 0; i < bytes; ++i) text += static_cast<char>(value >> (8 * i) & 0xff);
+  return text;
+}
+
+i64 elements_of(const Named& tensor) {
+  return std::accumulate(tensor.shape.begin(), tensor.shape.end(), i64{1}, std::multiplies());
+}
+
+/// A power of two, so that decoding rounds nothing.
+float scale_of(const Named& tensor) { return std::ldexp(1.0F, static_cast<int>(number_of(tensor.name) % 5) - 2); }
+
+/// Every two bytes tell where they are, and every few codes; none is a NaN.
+std::string content_of(const Named& tensor) {
   std::string bytes;
-  for (i64 i = 0; i < elements; ++i) {
-    const u64 value = at + static_cast<u64>(i);
-    bytes += static_cast<char>(value & 0xff);
-    bytes += static_cast<char>(value >> 8 & 0xff);
+  for (i64 i = 0; i < elements_of(tensor); ++i) {
+    const u64 value = number_of(tensor.name) + static_cast<u64>(i);
+    const u64 mixed = value * 0x9e3779b97f4a7c15u >> 56;
+    bytes += tensor.is_coded ? bytes_of((mixed & 0x7f) == 0x7f ? 0 : mixed, 1) : bytes_of(value, 2);
   }
   return bytes;
 }
 
-std::string content_of(const Named& tensor) {
-  return content(tensor.name, std::accumulate(tensor.shape.begin(), tensor.shape.end(), i64{1}, std::multiplies()));
+/// E4M3: a sign, four bits of exponent with 7 as zero, three of mantissa.
+float value_of(unsigned char code) {
+  const int exponent = code >> 3 & 15, mantissa = code & 7;
+  const float size = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                                   : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
+  return (code & 0x80) != 0 ? -size : size;
 }
 
-std::string shard_text(int shard) {
+/// The bytes of the rows that the output has to have, one after another.
+std::string written_content(const Named& tensor, const SourceAnswers& from) {
+  std::string stored = content_of(tensor);
+  std::string bytes;
+  if (tensor.is_coded) {
+    for (const char code : stored)
+      bytes += bytes_of(std::bit_cast<u32>(value_of(static_cast<unsigned char>(code)) * scale_of(tensor)) >> 16, 2);
+    return bytes;
+  }
+  if (from.dtypes.empty()) return stored;
+  for (std::size_t i = 0; i < stored.size(); i += 2) bytes.append(2, '\0').append(stored, i, 2);
+  return bytes;
+}
+
+std::string shard_text(int shard, bool coded) {
   std::vector<std::string> entries;
   std::string data;
-  for (const Named& tensor : tensors_of_shard(shard)) {
+  const auto add = [&](const std::string& name, std::string_view dtype, const std::vector<i64>& shape,
+                       const std::string& bytes) {
     const auto begin = data.size();
-    data += content_of(tensor);
-    entries.push_back(fmt::format(R"("{}":{{"dtype":"BF16","shape":[{}],"data_offsets":[{},{}]}})", tensor.name,
-                                  fmt::join(tensor.shape, ","), begin, data.size()));
+    data += bytes;
+    entries.push_back(fmt::format(R"("{}":{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", name, dtype,
+                                  fmt::join(shape, ","), begin, data.size()));
+  };
+  for (const Named& tensor : tensors_of_shard(shard, coded)) {
+    add(tensor.name, tensor.is_coded ? "F8_E4M3" : "BF16", tensor.shape, content_of(tensor));
+    if (tensor.is_coded)
+      add(tensor.name + "_scale_inv", "F32", {1, 1}, bytes_of(std::bit_cast<u32>(scale_of(tensor)), 4));
   }
   std::string header = fmt::format("{{{}}}", fmt::join(entries, ","));
   header.append((8 - header.size() % 8) % 8, ' ');
-  std::string text(8, '\0');
-  for (std::size_t i = 0; i < 8; ++i) text[i] = static_cast<char>(header.size() >> (8 * i) & 0xff);
-  return text + header + data;
+  return bytes_of(header.size(), 8) + header + data;
 }
 
 std::string shard_file(int shard) { return fmt::format("model-{:05}-of-00002.safetensors", shard + 1); }
@@ -89,18 +132,24 @@ std::string difference(const Tree& found, const Tree& expected) {
 
 }  // namespace
 
-Tree make_source() {
+Tree make_source(bool coded) {
   Tree source;
   std::vector<std::string> places;
   for (int shard = 0; shard < 2; ++shard) {
-    source[shard_file(shard)] = shard_text(shard);
-    for (const Named& tensor : tensors_of_shard(shard))
+    source[shard_file(shard)] = shard_text(shard, coded);
+    for (const Named& tensor : tensors_of_shard(shard, coded)) {
       places.push_back(fmt::format(R"("{}":"{}")", tensor.name, shard_file(shard)));
+      if (tensor.is_coded) places.push_back(fmt::format(R"("{}_scale_inv":"{}")", tensor.name, shard_file(shard)));
+    }
   }
   source["model.safetensors.index.json"] =
       fmt::format(R"({{"metadata":{{}},"weight_map":{{{}}}}})", fmt::join(places, ","));
-  source["config.json"] =
-      R"({"model_type":"qwen3_moe","num_experts":3,"hidden_size":128,"moe_intermediate_size":64,"num_hidden_layers":1})";
+  source["config.json"] = fmt::format(
+      R"({{"model_type":"qwen3_moe","num_experts":3,"num_experts_per_tok":2,"hidden_size":128,)"
+      R"("moe_intermediate_size":64,"intermediate_size":64,"num_hidden_layers":1,"num_attention_heads":2,)"
+      R"("num_key_value_heads":1,"head_dim":64,"vocab_size":40,"max_position_embeddings":128,"rms_norm_eps":1e-6,)"
+      R"("rope_theta":1e4,"hidden_act":"silu"{}}})",
+      coded ? R"(,"quantization_config":{"quant_method":"fp8","fmt":"e4m3","weight_block_size":[128,128]})" : "");
   source["tokenizer.json"] = "{}";
   return source;
 }
@@ -144,6 +193,19 @@ const std::vector<Target>& all_targets() {
          options.to.naming = "megatron-dist";
          options.format = Format::TorchDist;
        })},
+      {.name = "ConsumingCodes",
+       .output = "out",
+       .options = consuming([](auto& options) { options.from.decode = Dtype::BF16; }),
+       .coded = true,
+       .sampled = true},
+      {.name = "ConsumingWidened",
+       .output = "out",
+       .options = consuming([](auto& options) { options.from.dtypes = "*=f32"; }),
+       .sampled = true},
+      {.name = "ConsumingPadded",
+       .output = "out",
+       .options = consuming([](auto& options) { options.from.pad_experts = 96; }),
+       .sampled = true},
       {"InParts", "out", options_of([](auto& options) {
          options.max_shard_bytes = kSmallShard;
          options.part.of = 2;
@@ -177,7 +239,7 @@ const std::vector<CallKind>& all_kinds() {
   return kKinds;
 }
 
-FaultBench::FaultBench(const Target& target) : target_(target), source_(make_source()) {
+FaultBench::FaultBench(const Target& target) : target_(target), source_(make_source(target.coded)) {
   begin();
   const Outcome outcome = convert();
   EXPECT_EQ(outcome.status, ExitStatus::Done) << outcome.message;
@@ -250,7 +312,8 @@ Outcome FaultBench::convert_part(bool resume, i64 part) {
 
 Tree FaultBench::tree(const std::string& path) const {
   Tree found;
-  for (const std::string& name : memory_->tree(path)) found[name] = memory_->get(path + "/" + name).value_or("");
+  for (const std::string& name : memory_->tree(path))
+    found[name] = memory_->get(fmt::format("{}/{}", path, name)).value_or("");
   return found;
 }
 
@@ -296,12 +359,12 @@ void FaultBench::expect_source_is_there() const {
       continue;
     }
     ASSERT_TRUE(path.ends_with(".safetensors")) << path << " was removed";
-    for (const Named& tensor : tensors_of_shard(path == shard_file(0) ? 0 : 1)) {
+    for (const Named& tensor : tensors_of_shard(path == shard_file(0) ? 0 : 1, target_.coded)) {
       // Rows stay whole in every layout.
-      const auto row = static_cast<std::size_t>(2 * tensor.shape.back());
-      const std::string bytes = content_of(tensor);
+      const std::string bytes = written_content(tensor, target_.options.from);
+      const auto row = bytes.size() / static_cast<std::size_t>(elements_of(tensor) / tensor.shape.back());
       for (std::size_t at = 0; at < bytes.size(); at += row)
-        ASSERT_NE(written.find(bytes.data() + at, 0, row), written.npos)
+        ASSERT_NE(::memmem(written.data(), written.size(), bytes.data() + at, row), nullptr)
             << path << " was removed, and a row of " << tensor.name << " is nowhere else";
     }
   }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <ostream>
@@ -39,6 +40,11 @@ struct Target {
   bool plain = false;
   /// On one that shares blocks.
   bool clones = false;
+  /// Experts are codes with scales.
+  bool coded = false;
+  /// Only what is converted is another than in a neighbour's conversion: where KILLS does not ask for more, every 13th
+  /// call is tried.
+  bool sampled = false;
 };
 
 inline void PrintTo(const Target& target, std::ostream* out) { *out << target.name; }
@@ -49,7 +55,7 @@ std::string name_of_target(const testing::TestParamInfo<Target>& info);
 
 /// A safetensors directory of two shards, whose bytes tell where they are, with an index, config.json and
 /// tokenizer.json.
-Tree make_source();
+Tree make_source(bool coded = false);
 
 /// What a run ended with: Done, or the error's status, slug and sentence.
 struct Outcome {
@@ -71,6 +77,9 @@ class FaultBench {
   /// How many calls such a run makes, in all or of one kind.
   i64 calls() const { return calls_; }
   i64 calls(CallKind kind) const { return calls_of_.at(kind); }
+
+  /// From one call that is tried to the next.
+  i64 step() const { return target_.sampled && std::getenv("KILLS") == nullptr ? 13 : 1; }
 
   /// A new file system, as at first.
   void begin();
