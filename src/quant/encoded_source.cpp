@@ -448,13 +448,25 @@ class EncodedSource final : public Source {
     std::optional<float>& known = seconds_[weight];
     // What is in memory may be other weights at the next call.
     if (!known || info_.files.empty()) {
-      float greatest = greatest_of(weights_[weight].tensor);
-      for (const std::size_t other : weights_[weight].shares_with) greatest = std::max(greatest, greatest_of(other));
+      std::size_t greatest_in = weights_[weight].tensor;
+      float greatest = greatest_of(greatest_in);
+      for (const std::size_t other : weights_[weight].shares_with)
+        if (const float own = greatest_of(other); own > greatest) {
+          greatest = own;
+          greatest_in = other;
+        }
       known = second_scale(encoder_.row, greatest, stored(weight).dtype);
+      const std::string& name = source_->inventory().tensors[greatest_in].name;
+      if (!std::isfinite(greatest))
+        fail(
+            ErrorCode::NotExact, {{}, name},
+            "'{}': a weight is NaN or infinite, and no program's codes have a value for the others then; find out what "
+            "wrote it",
+            name);
       if (!std::isfinite(*known) || *known == 0)
-        fail(ErrorCode::NotExact, {{}, stored(weight).name},
-             "'{}': its greatest weight is {}, so that its second scale would be {} and its codes NaN",
-             stored(weight).name, greatest, *known);
+        fail(ErrorCode::NotExact, {{}, name},
+             "'{}': its greatest weight is {}, so that its second scale would be {} and its codes NaN", name, greatest,
+             *known);
     }
     return *known;
   }

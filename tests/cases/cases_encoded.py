@@ -4,7 +4,7 @@ import random
 import re
 import struct
 
-from case import TESTDATA, Case, Run, write_safetensors
+from case import TESTDATA, Case, Run, read_safetensors, write_safetensors
 
 WIDTH, EXPERTS, VOCABULARY = 256, 3, 32
 
@@ -79,6 +79,17 @@ def other_second(suffix: str):
     return changed_bytes(edit)
 
 
+def with_nan(source):
+    """The model with a NaN in an expert's up, which shares its second scale with gate."""
+    model(source)
+    path = next(source.glob("*.safetensors"))
+    tensors = read_safetensors(path)
+    name = "model.layers.0.mlp.experts.1.up_proj.weight"
+    dtype, shape, data = tensors[name]
+    tensors[name] = (dtype, shape, data[:1554] + b"\xc0\x7f" + data[1556:])
+    write_safetensors(path, tensors)
+
+
 def planted(word: str, edit, says: str, note: str) -> Case:
     return Case("", "", [
         Run(f"convert SRC OUT --encode {word}"),
@@ -103,6 +114,8 @@ CASES = [
         Run("convert OUT OUT2 --to hf --encode fp8:128x128", plan=False,
             says=r"from +megatron-dist, grouped, interleaved:4, shared expert contiguous\nto +hf:exaone_moe, indexed, split")],
          note="from Megatron"),
+    Case("", "", [Run("convert SRC OUT --encode nvfp4" + words, 4, says=r"experts\.1\.up_proj\.weight': a weight is NaN or infinite.*\[not-exact\]")
+                  for words in ("", " --encode-as compressed-tensors")], change=with_nan, note="nvfp4: NaN in up"),
     planted("nvfp4", other_second("weight_scale_2"), UP, "a second scale of another gate"),
     planted("nvfp4 --encode-as compressed-tensors", other_second("weight_global_scale"), UP, "a second scale of another gate"),
 ]  # fmt: skip
