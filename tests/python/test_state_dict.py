@@ -3,6 +3,8 @@
 import json
 import os
 import pathlib
+import random
+import re
 
 import glu_ckpt
 import numpy as np
@@ -44,6 +46,76 @@ def test_a_state_dict_converts_as_its_files_do(family, tmp_path):
             assert caught.value.slug == error.slug
         else:
             expect_equal(glu_ckpt.convert_state_dict(loaded(source), config=source, **options), there)
+
+
+def write_files(state, folder, config):
+    """What a program that has this state dict would save."""
+    header, at = {}, 0
+    for name, tensor in state.items():
+        header[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [at, at + len(bits(tensor))]}
+        at = header[name]["data_offsets"][1]
+    folder.mkdir(parents=True)
+    text = json.dumps(header).encode()
+    (folder / "model.safetensors").write_bytes(
+        len(text).to_bytes(8, "little") + text + b"".join(bits(tensor) for tensor in state.values()))
+    (folder / "config.json").write_bytes((config / "config.json").read_bytes())
+
+
+def random_part(state, choose):
+    """Some of a model: a rank's experts, a stage's layers, a tensor less, or whatever; under a wrapper's word, or none."""
+    names = list(state)
+
+    def numbers(word):
+        return sorted({int(n) for name in names for n in re.findall(rf"\.{word}\.(\d+)\.", name)})
+
+    kind = choose.choice(["experts", "layers", "one less", "any", "all"])
+    if kind in ("experts", "layers") and (found := numbers(kind)):
+        kept = choose.sample(found, choose.randint(1, len(found)))
+        if choose.random() < 0.5:
+            first = choose.choice(found)
+            kept = [n for n in found if first <= n < first + max(1, len(found) // 2)]
+        names = [name for name in names
+                 if (n := re.search(rf"\.{kind}\.(\d+)\.", name)) is None and choose.random() < 0.7 or n and int(n[1]) in kept]
+    elif kind == "one less":
+        names.remove(choose.choice(names))
+    elif kind == "any":
+        names = choose.sample(names, choose.randint(1, len(names)))
+    prefix = choose.choice(["", "", "", "module.", "language_model.", "model.", "text."])
+    return {prefix + name: state[name] for name in names}
+
+
+def slug_or(call, *arguments, **options):
+    try:
+        return None, call(*arguments, **options)
+    except glu_ckpt.Error as error:
+        return error.slug, None
+
+
+def test_random_parts_go_as_their_files_do_or_are_refused_alike(tmp_path):
+    choose = random.Random(52)
+    forms = [{"to": "megatron"}, {"to": "hf", "experts": "grouped", "glu": "contiguous"}, {"scope": "experts", "to": "megatron"},
+             {"naming": "megatron", "scope": "experts", "experts": "grouped", "glu": "interleaved:4"}, {"to": "torchtitan"}]
+    states = {family: loaded(WHOLE / family / "hf") for family in ("qwen3_moe", "deepseek_v3", "gpt_oss", "llama3")}
+    trained = {}
+    for family, state in states.items():
+        made = glu_ckpt.convert_state_dict(state, config=WHOLE / family / "hf", to="megatron")
+        trained[family] = {name: tensor for name, tensor in made.items() if hasattr(tensor, "dtype")}
+    slugs, equal = set(), 0
+    for number in range(200):
+        family = choose.choice(list(states))
+        config = WHOLE / family / "hf"
+        state, options = random_part(states[family], choose), dict(choose.choice(forms))
+        there = tmp_path / str(number)
+        write_files(state, there / "source", config)
+        slug, _ = slug_or(glu_ckpt.convert, there / "source", there / "made", **options)
+        found, made = slug_or(glu_ckpt.convert_state_dict, state, config=config, **options)
+        assert found == slug, (number, family, options, sorted(state)[:3])
+        slugs.add(slug)
+        if slug is None:
+            expect_equal(made, there / "made")
+            equal += 1
+    # Both ways were taken, for several reasons.
+    assert equal >= 40 and len(slugs) >= 5, (equal, slugs)
 
 
 @pytest.mark.parametrize("family", sorted(path.name for path in WHOLE.iterdir()))
