@@ -66,6 +66,7 @@ config = blob_json({
     "created": created,
     "config": {"Entrypoint": ["/usr/bin/glu-ckpt"], "WorkingDir": "/data",
                "Labels": {"org.opencontainers.image.title": "glu-ckpt", "org.opencontainers.image.version": version,
+                          "org.opencontainers.image.description": "Converts Mixture-of-Experts checkpoints, bit for bit",
                           "org.opencontainers.image.licenses": "Apache-2.0"}},
     "rootfs": {"type": "layers", "diff_ids": ["sha256:" + sha256(layer)]},
     "history": [{"created": created, "comment": "glu-ckpt " + version}],

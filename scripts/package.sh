@@ -60,6 +60,14 @@ notices() {
   done
 }
 
+# links_lead_somewhere FOLDER: what its README.md links to is there.
+links_lead_somewhere() {
+  local link
+  while read -r link; do
+    [[ -e $1/$link ]] || { echo "package: README.md links to $link, which the archive has not" >&2; return 1; }
+  done < <(grep -o '](\([^)#:]\+\)' "$1/README.md" | sed 's/^](//' | sort -u)
+}
+
 # pack_static ARCHITECTURE OCI-ARCHITECTURE BUILD STRIP
 pack_static() {
   local name=glu-ckpt-$version-$1-linux folder
@@ -67,7 +75,9 @@ pack_static() {
   mkdir -p "$folder/completions"
   "$4" --strip-all -o "$folder/glu-ckpt" "$3/glu-ckpt"
   install -m 644 "$3"/{glu-ckpt.bash,_glu-ckpt,glu-ckpt.fish} "$folder/completions"
-  install -m 644 "$3/glu-ckpt.1" README.md CHANGELOG.md LICENSE "$folder"
+  install -m 644 "$3/glu-ckpt.1" README.md CHANGELOG.md CONTRIBUTING.md LICENSE "$folder"
+  install -D -m 644 -t "$folder/docs" docs/*
+  links_lead_somewhere "$folder"
   notices >"$folder/THIRD-PARTY-NOTICES"
   install -m 755 "$folder/glu-ckpt" "$dist/$name"
   tar -C "$work" --sort=name --format=ustar --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" \
@@ -128,6 +138,7 @@ package_wheel() {
     { echo "package: $wheel_folder is there: another wheel is being built in it, or was stopped; then remove it" >&2; exit 1; }
   trap 'rm -rf "$work" "$wheel_folder"' EXIT
   git clone --quiet . "$wheel_folder/glu-ckpt"
+  notices >"$wheel_folder/glu-ckpt/LICENSE-THIRD-PARTY"
   local python
   bash "$wheel_folder/glu-ckpt/scripts/package_wheel.sh" "$dist"
   # These have no stable ABI: a wheel each, of the same objects but the module's own.

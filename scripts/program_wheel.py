@@ -19,12 +19,21 @@ METADATA = """Metadata-Version: 2.1
 Name: glu-ckpt
 Version: {version}
 Summary: Converts Mixture-of-Experts checkpoints between layouts and programs, bit for bit
+Author: the glu-ckpt authors
 License: Apache-2.0
+Keywords: checkpoint,mixture-of-experts,megatron-core,transformers,safetensors,quantization,LLM
+Classifier: Development Status :: 4 - Beta
+Classifier: Environment :: Console
+Classifier: Intended Audience :: Developers
+Classifier: Intended Audience :: Science/Research
+Classifier: License :: OSI Approved :: Apache Software License
 Classifier: Operating System :: POSIX :: Linux
+Classifier: Programming Language :: Python :: 3
+Classifier: Topic :: Scientific/Engineering :: Artificial Intelligence
 Requires-Python: >=3.7
 Description-Content-Type: text/markdown
 
-The program `glu-ckpt`, without the Python module, which the wheels for CPython 3.12 and later have.
+The program `glu-ckpt`, without the Python module, which the wheels for CPython 3.10 and later have.
 """
 WHEEL = """Wheel-Version: 1.0
 Generator: glu-ckpt

@@ -137,8 +137,8 @@ struct ChangedPart {
 /// Gathers `Diff::tensors` by expert, in their order.
 std::vector<ChangedPart> changed_parts(const std::vector<TensorDiff>& tensors);
 
-/// Returns those whose relative norm is more than four times the median of all that changed, the furthest first; none
-/// of eight or fewer.
+/// Returns those with a NaN in only one of A and B, whose `times` is 0, and then those whose relative norm is more than
+/// four times the median of all that changed, the furthest first; none of eight or fewer.
 std::vector<ChangedPart> far_off(const std::vector<TensorDiff>& tensors, std::size_t most = 3);
 
 struct DiffOptions {

@@ -215,7 +215,7 @@ class _Differences(_Result):
 
 
 class FarOff(_Figures):
-    """An expert, or a tensor of none, whose relative norm is far above that of most."""
+    """An expert, or a tensor of none, with a NaN in only one, or whose relative norm is far above that of most."""
 
     name: str
     layer: Layer

@@ -38,9 +38,13 @@ std::string check_text(const CheckedCheckpoint& found, const std::string& path) 
         fmt::format("digest: {} ({} recorded, {} found)\n", found.digest == found.recorded_digest ? "ok" : "differs",
                     *found.recorded_digest, *found.digest);
   if (!found.has_checksums)
-    text += fmt::format(
-        "{}: has no record of its files (glu_ckpt.json), so only what the format checks was checked{}\n",
-        report::printable(path), found.has_anything() ? "" : ": no data were compared; --strict makes that status 1");
+    text +=
+        fmt::format("{}: has no record of its files (glu_ckpt.json), so only what the format checks was checked{}\n",
+                    report::printable(path),
+                    found.has_anything() ? ""
+                                         : ": no data were compared; --strict makes that status 1. "
+                                           "`glu-ckpt verify hf://ORG/NAME PATH` compares a "
+                                           "download with the hub");
   return text + fmt::format("{} files ok, {} differ, {} missing, {} without a checksum\n", counts[0], counts[1],
                             counts[2], counts[3]);
 }

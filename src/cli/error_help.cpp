@@ -287,8 +287,9 @@ constexpr auto kTexts = std::to_array<ErrorText>({
      "tries, HF_HUB_DOWNLOAD_TIMEOUT the seconds of patience.",
      "convert hf://ORG/NAME DST --resume"},
     {ErrorCode::NoSpace, "The disk has less room than the output needs.",
-     "Free some space or choose another disk; `plan` says how much is needed. What was written is kept for --resume.",
-     "plan SRC DST"},
+     "Free some space or choose another disk; `plan` says how much is needed. What was written is kept for --resume. "
+     "convert --consume-source needs no room for a second copy: it removes each file of SRC once DST has all of it.",
+     "plan SRC DST --consume-source"},
     {ErrorCode::NoMemory, "The machine has less memory than the run needs.", "Lower --max-memory or --jobs.",
      "convert SRC DST --max-memory 512MiB -j 2"},
     {ErrorCode::NoDevice, "The device that was asked for is not there, or this build has no kernels for it.",

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <map>
 
@@ -303,18 +304,25 @@ std::vector<ChangedPart> far_off(const std::vector<TensorDiff>& tensors, std::si
   constexpr std::size_t kFew = 8;
   constexpr double kTimesMedian = 4;
   std::vector<ChangedPart> found = changed_parts(tensors);
+  const auto has_nan = [](const ChangedPart& one) { return one.numbers.nan_in_one > 0; };
+  std::vector<ChangedPart> broken;
+  if (found.size() > kFew) std::ranges::copy_if(found, std::back_inserter(broken), has_nan);
+  std::ranges::stable_sort(broken, std::ranges::greater(),
+                           [](const ChangedPart& one) { return one.numbers.nan_in_one; });
   // What was 0 is infinitely far from it, and says nothing about the rest.
-  std::erase_if(found, [](const ChangedPart& one) {
-    return !std::isfinite(one.numbers.relative_norm()) || one.numbers.elements == 0;
+  std::erase_if(found, [&](const ChangedPart& one) {
+    return has_nan(one) || !std::isfinite(one.numbers.relative_norm()) || one.numbers.elements == 0;
   });
-  if (found.size() <= kFew) return {};
+  if (broken.size() > most) broken.resize(most);
+  if (found.size() <= kFew) return broken;
   const auto distance = [](const ChangedPart& one) { return one.numbers.relative_norm(); };
   std::ranges::stable_sort(found, std::ranges::greater(), distance);
   const double median = distance(found[found.size() / 2]);
   for (ChangedPart& one : found) one.times = distance(one) / median;
   std::erase_if(found, [&](const ChangedPart& one) { return !(distance(one) > kTimesMedian * median); });
-  if (found.size() > most) found.resize(most);
-  return found;
+  broken.insert(broken.end(), found.begin(), found.end());
+  if (broken.size() > most) broken.resize(most);
+  return broken;
 }
 
 void append(ElementDiff& total, const ElementDiff& next) {

@@ -200,15 +200,16 @@ bool is_unlike(const TensorDiff& diff) {
   return !diff.only_in && (diff.dtype_a != diff.dtype_b || diff.shape_a != diff.shape_b);
 }
 
-/// The larger, the further to the front: a kind, then a size.
+/// The larger, the further to the front: a kind, then a NaN in only one, which no size shows, then a size.
 auto severity(const TensorDiff& diff) {
   const int kind = diff.only_in ? 3 : is_unlike(diff) ? 2 : diff.has_numbers ? 0 : 1;
   const ElementDiff elements = diff.elements.value_or(ElementDiff());
-  return std::tuple(kind, elements.max_abs, elements.differing);
+  return std::tuple(kind, elements.nan_in_one > 0, elements.max_abs, elements.differing);
 }
 
 auto severity(const LayerDiff& layer) {
-  return std::tuple(layer.only_in_one, layer.unlike, layer.numbers.max_abs, layer.differing_elements);
+  return std::tuple(layer.only_in_one, layer.unlike, layer.numbers.nan_in_one > 0, layer.numbers.max_abs,
+                    layer.differing_elements);
 }
 
 class Summary {

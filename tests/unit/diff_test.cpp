@@ -232,6 +232,11 @@ TEST(Diff, ExpertsAreGatheredAndTheFurthestNamed) {
   EXPECT_NEAR(far[0].times, std::sqrt(0.2501 / 2) / 0.01, 1e-9);
   EXPECT_EQ(far[1].name, "model.norm.weight");
   EXPECT_TRUE(far_off({tensors.begin(), tensors.begin() + 16}).empty());
+  // No norm shows a NaN, and nothing is worse.
+  tensors[11].elements->nan_in_one = 1;
+  EXPECT_EQ(far_off(tensors)[0].name, "layer 2 routed expert 5");
+  EXPECT_EQ(far_off(tensors)[0].times, 0);
+  EXPECT_EQ(far_off(tensors)[1].name, "layer 2 routed expert 3");
 }
 
 /// Sums are made in one order: any number of threads and any memory give the same bits.

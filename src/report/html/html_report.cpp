@@ -274,12 +274,13 @@ constexpr Measure kMeasures[] = {
 
 /// Where only some tensors were compared, what did not differ may not have been compared.
 HeatFigure difference_figure(const PageSide& side, const Diff& diff, bool is_of_some, const Measure& measure) {
-  HeatFigure figure{.title = std::string(measure.title),
-                    .about = fmt::format("{}, over what differs of an expert's gate, up and down, biases and optimizer "
-                                         "state included. Hatched: only in one of them, or without numbers.",
-                                         measure.about),
-                    .rows = empty_rows(side.inspection, 0),
-                    .is_difference = true};
+  HeatFigure figure{
+      .title = std::string(measure.title),
+      .about = fmt::format("{}, over what differs of an expert's gate, up and down, biases and optimizer "
+                           "state included. Hatched: only in one of them, with a NaN in only one, or without numbers.",
+                           measure.about),
+      .rows = empty_rows(side.inspection, 0),
+      .is_difference = true};
   if (is_of_some)
     figure.about += " Only some tensors were compared; an expert without a difference in them is hatched, too.";
   std::map<const double*, ElementDiff> sums;
@@ -288,7 +289,7 @@ HeatFigure difference_figure(const PageSide& side, const Diff& diff, bool is_of_
     if (row == nullptr || tensor.expert >= std::ssize(row->values)) continue;
     double& value = row->values[static_cast<std::size_t>(tensor.expert)];
     ElementDiff& sum = sums[&value];
-    if (!tensor.elements || !tensor.has_numbers || std::isnan(value)) {
+    if (!tensor.elements || !tensor.has_numbers || tensor.elements->nan_in_one > 0 || std::isnan(value)) {
       value = std::numeric_limits<double>::quiet_NaN();
       continue;
     }
@@ -330,7 +331,7 @@ std::string layer_rows(const Diff& diff) {
   std::string rows;
   for (const LayerDiff& layer : diff.layers)
     rows += table_row(layer.layer.empty() ? "no layer" : html(layer.layer),
-                      {number(layer.numbers.elements > 0, layer.numbers.max_abs),
+                      {layer.numbers.nan_in_one > 0 ? "nan" : number(layer.numbers.elements > 0, layer.numbers.max_abs),
                        number(layer.numbers.elements > 0, layer.numbers.rms()),
                        number(layer.changed.elements > 0, layer.changed.relative_norm()),
                        cosine(layer.changed.elements > 0, layer.changed.cosine()),
@@ -391,10 +392,12 @@ std::string verdict_sentence(const Diff& diff) {
   std::string named;
   for (const ChangedPart& one : far_off(diff.tensors)) {
     const std::string what = html(one.name);
-    named +=
-        fmt::format("{}{}, relative norm {:.3g}, {:.3g} times that of most", named.empty() ? "" : "; ",
-                    one.tensor < kMostTensors ? fmt::format("<a href=\"#tensor{}\">{}</a>", one.tensor, what) : what,
-                    one.numbers.relative_norm(), one.times);
+    named += fmt::format(
+        "{}{}, {}", named.empty() ? "" : "; ",
+        one.tensor < kMostTensors ? fmt::format("<a href=\"#tensor{}\">{}</a>", one.tensor, what) : what,
+        one.numbers.nan_in_one > 0
+            ? fmt::format("{} NaN in only one of A and B", one.numbers.nan_in_one)
+            : fmt::format("relative norm {:.3g}, {:.3g} times that of most", one.numbers.relative_norm(), one.times));
   }
   return named.empty() ? text : text + "<p>What stands out: " + named + ".</p>\n";
 }

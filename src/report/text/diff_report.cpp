@@ -89,6 +89,7 @@ std::string layer_text(const LayerDiff& layer) {
                         layer.changed.relative_norm(), cosine_text(layer.changed));
   else
     text += fmt::format("{:<10}{:<10}{:<10}{}", "-", "-", "-", "-");
+  if (layer.numbers.nan_in_one > 0) text += fmt::format("  {} NaN in only one", layer.numbers.nan_in_one);
   if (layer.only_in_one > 0) text += fmt::format("  {} in only one", layer.only_in_one);
   if (layer.unlike > 0) text += fmt::format("  {} of another dtype or shape", layer.unlike);
   return text + "\n";
@@ -192,6 +193,7 @@ std::string part_text(const ChangedPart& part) {
   text +=
       part.tensors == 1 ? "1 matrix or tensor differs" : fmt::format("{} matrices and tensors differ", part.tensors);
   if (part.numbers.elements > 0) text += ", " + figures_text(part.numbers);
+  if (part.numbers.nan_in_one > 0) text += fmt::format(", {} NaN in only one", part.numbers.nan_in_one);
   if (part.times > 0) text += fmt::format("; {:.3g} times as far off as most", part.times);
   return text + "\n";
 }
