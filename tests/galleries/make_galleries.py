@@ -17,6 +17,8 @@ import torch_gallery
 
 
 def main():
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
     root = pathlib.Path(sys.argv[1])
     format_gallery.write(root / "format")
     torch_gallery.write(root / "torch")
