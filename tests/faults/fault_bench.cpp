@@ -132,7 +132,7 @@ std::string difference(const Tree& found, const Tree& expected) {
 
 }  // namespace
 
-Tree make_source(bool coded) {
+Tree make_source(bool coded, bool whole) {
   Tree source;
   std::vector<std::string> places;
   for (int shard = 0; shard < 2; ++shard) {
@@ -144,12 +144,15 @@ Tree make_source(bool coded) {
   }
   source["model.safetensors.index.json"] =
       fmt::format(R"({{"metadata":{{}},"weight_map":{{{}}}}})", fmt::join(places, ","));
-  source["config.json"] = fmt::format(
-      R"({{"model_type":"qwen3_moe","num_experts":3,"num_experts_per_tok":2,"hidden_size":128,)"
-      R"("moe_intermediate_size":64,"intermediate_size":64,"num_hidden_layers":1,"num_attention_heads":2,)"
-      R"("num_key_value_heads":1,"head_dim":64,"vocab_size":40,"max_position_embeddings":128,"rms_norm_eps":1e-6,)"
-      R"("rope_theta":1e4,"hidden_act":"silu"{}}})",
-      coded ? R"(,"quantization_config":{"quant_method":"fp8","fmt":"e4m3","weight_block_size":[128,128]})" : "");
+  source["config.json"] =
+      R"({"model_type":"qwen3_moe","num_experts":3,"hidden_size":128,"moe_intermediate_size":64,"num_hidden_layers":1})";
+  if (whole)
+    source["config.json"] = fmt::format(
+        R"({{"model_type":"qwen3_moe","num_experts":3,"num_experts_per_tok":2,"hidden_size":128,)"
+        R"("moe_intermediate_size":64,"intermediate_size":64,"num_hidden_layers":1,"num_attention_heads":2,)"
+        R"("num_key_value_heads":1,"head_dim":64,"vocab_size":40,"max_position_embeddings":128,"rms_norm_eps":1e-6,)"
+        R"("rope_theta":1e4,"hidden_act":"silu"{}}})",
+        coded ? R"(,"quantization_config":{"quant_method":"fp8","fmt":"e4m3","weight_block_size":[128,128]})" : "");
   source["tokenizer.json"] = "{}";
   return source;
 }
@@ -239,7 +242,7 @@ const std::vector<CallKind>& all_kinds() {
   return kKinds;
 }
 
-FaultBench::FaultBench(const Target& target) : target_(target), source_(make_source(target.coded)) {
+FaultBench::FaultBench(const Target& target) : target_(target), source_(make_source(target.coded, target.sampled)) {
   begin();
   const Outcome outcome = convert();
   EXPECT_EQ(outcome.status, ExitStatus::Done) << outcome.message;

@@ -55,7 +55,7 @@ std::string name_of_target(const testing::TestParamInfo<Target>& info);
 
 /// A safetensors directory of two shards, whose bytes tell where they are, with an index, config.json and
 /// tokenizer.json.
-Tree make_source(bool coded = false);
+Tree make_source(bool coded = false, bool whole = false);
 
 /// What a run ended with: Done, or the error's status, slug and sentence.
 struct Outcome {
