@@ -34,7 +34,7 @@ StoredMatrix stored_as(const void* data, Dtype dtype, i64 rows, i64 cols) {
 /// The products by WGMMA and TMA. An element's sum has the order, and the bits, of the kernels for other GPUs.
 class Sm90Linear {
  public:
-  /// What `linear` points to may be gone when it runs; `matrices` are its W, or dW.
+  /// Keeps nothing of the lists that `linear` points to. `matrices` are the addresses of its W, or dW.
   Sm90Linear(const GroupedLinear& linear, const std::vector<const void*>& matrices, GpuStream stream)
       : linear_(linear), multiprocessors_(current_multiprocessors()) {
     std::vector<StoredMatrix> pairs, table;

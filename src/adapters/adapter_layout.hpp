@@ -25,7 +25,7 @@ struct LayAnswers {
   bool live_ranks = false;
   /// One factor for all experts: of Stacked the outer one, A of gate and up and B of down; of Megatron both.
   bool shares = false;
-  /// Of Stacked and Megatron: gate and up have pairs of their own.
+  /// Says of Stacked and Megatron that gate and up have a pair of factors each.
   bool splits_gate_up = false;
   /// The program that is to read it, for refusals: "vllm".
   std::string program = {};

@@ -121,7 +121,7 @@ class FactorFinder {
     const auto own = std::ranges::find(patterns, hub_naming(model_), &KeyPattern::naming);
     const KeyPattern& pattern = own == patterns.end() ? *patterns.front() : **own;
     const KeyParts parts = parse_key(key, skeleton, pattern);
-    // Of several models in one, each with such a layer, the key's own; one alone needs no text in front.
+    // A file may hold several models with such a layer each: the key's own text says which. A single one needs none.
     const ExpertBlock* found = nullptr;
     int alike = 0;
     for (const ExpertBlock& block : model_.blocks) {

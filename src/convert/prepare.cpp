@@ -27,7 +27,7 @@
 namespace glu_ckpt {
 namespace {
 
-/// What was laid out anew to be encoded, padded or cut is from the layout that the files have.
+/// Reports a source that was laid out anew, to be encoded, padded or cut, in the layout that its files have.
 void take_stored_layout(const Record& stored, LayoutAnswers& layout) {
   const auto take = [&](const char* key, const auto& put) {
     if (const auto found = stored.find(key); found != stored.end()) put(found->second);

@@ -191,7 +191,7 @@ class TargetResolver {
     return Format::Safetensors;
   }
 
-  /// Where families spell experts alike, the model's own is named.
+  /// Names the model's own family where several spell their experts alike.
   std::string own_name(const Naming& naming, const std::string& usual) const {
     for (const std::string& type : {hints_.model_type, architecture_->model_type})
       if (std::string own = std::string(kHfPrefix) + type; find_naming(own) == &naming) return own;

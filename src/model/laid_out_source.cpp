@@ -154,7 +154,7 @@ CheckpointInfo info_as_hub(const Checkpoint& checkpoint) {
   const LayoutAnswers& layout = checkpoint.recognition.layout;
   info.hints = checkpoint.hints;
   for (const char* key : {"naming", "experts", "glu", "shared_glu", "digest", "source_digest"}) info.record.erase(key);
-  // Of several steps the first finds what the files have.
+  // The first of several steps sees the layout that the files have; a later one sees that of the step before.
   if (info.laid_out_from.empty()) {
     info.laid_out_from = {{"naming", layout.naming}, {"experts", layout.experts}, {"glu", to_string(layout.glu)}};
     if (layout.shared_glu) info.laid_out_from["shared_glu"] = to_string(*layout.shared_glu);
