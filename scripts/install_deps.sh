@@ -20,7 +20,7 @@ if [[ ${1:-} == tests ]]; then
 fi
 
 if [[ ${1:-} == package ]]; then
-  packages+=(git python3 dpkg-dev lintian g++-aarch64-linux-gnu qemu-user-static)
+  packages+=(git python3 python3-venv zstd dpkg-dev lintian g++-aarch64-linux-gnu qemu-user-static)
   tools+=(dpkg-shlibdeps aarch64-linux-gnu-g++ qemu-aarch64-static)
 fi
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Makes what is released, in dist/: programs for x86_64 and aarch64 that need no shared library, alone, as archives,
-# as container images and as wheels; a Debian package; the sdist and the wheel of the module; SHA256SUMS.
+# as container images, as wheels and as conda packages; a Debian package; the sdist and the wheel of the module; SHA256SUMS.
 # The same commit gives the same bytes, in whatever folder, on machines with the same Debian packages.
-# usage: scripts/package.sh [PART...]   PART: x86_64, aarch64, deb, wheel; all of them without
+# usage: scripts/package.sh [PART...]   PART: x86_64, aarch64, conda (of the two), deb, wheel; all of them without
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 umask 022
@@ -18,13 +18,13 @@ export SOURCE_DATE_EPOCH
 dist=$PWD/dist
 parts=("$@")
 if [[ $# -eq 0 ]]; then
-  parts=(x86_64 aarch64 deb wheel)
+  parts=(x86_64 aarch64 conda deb wheel)
   rm -rf "$dist"
 fi
 mkdir -p "$dist"
 rm -f "$dist/SHA256SUMS"
 for part in "${parts[@]}"; do
-  [[ $part =~ ^(x86_64|aarch64|deb|wheel)$ ]] || { echo "usage: scripts/package.sh [x86_64|aarch64|deb|wheel]..." >&2; exit 2; }
+  [[ $part =~ ^(x86_64|aarch64|conda|deb|wheel)$ ]] || { echo "usage: scripts/package.sh [x86_64|aarch64|conda|deb|wheel]..." >&2; exit 2; }
 done
 [[ $(uname -m) == x86_64 ]] || { echo "package: releases are made on x86_64; this is $(uname -m)" >&2; exit 1; }
 bash scripts/install_deps.sh package
@@ -101,6 +101,17 @@ package_aarch64() {
   bash tests/static/run_static.sh "$dist/glu-ckpt-$version-aarch64-linux" qemu-aarch64-static
 }
 
+# The programs that the two parts before it made, in a channel of their own: dist/conda.
+package_conda() {
+  local architecture
+  python3 -m venv "$work/conda"
+  "$work/conda/bin/pip" install --quiet --disable-pip-version-check -r packaging/conda/requirements.txt
+  rm -rf "$dist/conda"
+  for architecture in x86_64 aarch64; do
+    "$work/conda/bin/python" scripts/conda_package.py "$dist" "$version" "$architecture"
+  done
+}
+
 package_deb() {
   local root=$work/deb/debian/glu-ckpt share
   build build-package-deb --native-file scripts/without_nvcc.ini --prefix /usr -Db_pie=true \
@@ -152,4 +163,4 @@ for part in "${parts[@]}"; do
   "package_$part"
 done
 headline "dist"
-(cd "$dist" && sha256sum -- * >"$work/sums" && install -m 644 "$work/sums" SHA256SUMS && cat SHA256SUMS)
+(cd "$dist" && find . -type f -printf '%P\0' | sort -z | xargs -0 sha256sum -- >"$work/sums" && install -m 644 "$work/sums" SHA256SUMS && cat SHA256SUMS)
