@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -183,6 +184,7 @@ class CellEncoder {
       raise_greatest(stored_.data() + row * cells_.stored_row_bytes(), cells_.cols(), dtype(), cells_.cell_cols(),
                      greatest_.data() + row / cells_.cell_rows() * cells_.grid_cols());
     set_scales();
+    check_decoded();
   }
 
   /// A turned matrix is read whole for each batch, so it is one.
@@ -221,9 +223,8 @@ class CellEncoder {
       widen_row(stored_.data() + row * cells_.stored_row_bytes(), dtype(), weights);
       const std::size_t first = static_cast<std::size_t>(row / cells_.cell_rows() * cells_.grid_cols());
       for (i64 cell = 0; cell < cells_.grid_cols(); ++cell) {
-        const float factor = factors_[first + static_cast<std::size_t>(cell)];
         const i64 begin = cell * cells_.cell_cols(), count = std::min(cells_.cell_cols(), cells_.cols() - begin);
-        std::fill_n(scales.begin() + begin, count, encoder_.row.divides ? factor : factor == 0 ? 0 : 1 / factor);
+        std::fill_n(scales.begin() + begin, count, scale_of(first + static_cast<std::size_t>(cell)));
       }
       decode_row({encoder_.codes, codes.data(), cells_.cols(), scales.data()}, Dtype::F32,
                  reinterpret_cast<std::byte*>(decoded.data()));
@@ -281,6 +282,47 @@ class CellEncoder {
          "--encode-as names another program",
          cells_.weight().name, cell / cells_.grid_cols(), cell % cells_.grid_cols(),
          greatest_[static_cast<std::size_t>(bad - factors_.begin())], divides ? *bad : 1 / *bad, encoder_.row.program);
+  }
+
+  /// What multiplies the codes of a cell.
+  float scale_of(std::size_t cell) const {
+    const float factor = factors_[cell];
+    if (encoder_.row.divides) return factor;
+    if (cells_.scale_dtype() == Dtype::F32) return std::bit_cast<float>(scales_[cell]);
+    return factor == 0 ? 0 : 1 / factor;
+  }
+
+  /// Refuses a finite weight whose code and scale are more than its dtype has. Of lesser ones none can be: a code is at
+  /// most half as much again as its weight.
+  void check_decoded() const {
+    constexpr float kLeast = 0x1p126F;
+    for (std::size_t cell = 0; cell < greatest_.size(); ++cell) {
+      if (greatest_[cell] < kLeast) continue;
+      const auto grid_cols = static_cast<std::size_t>(cells_.grid_cols());
+      const i64 begin = static_cast<i64>(cell / grid_cols) * cells_.cell_rows();
+      for (i64 row = begin; row < std::min(begin + cells_.cell_rows(), rows_); ++row)
+        check_decoded(row, static_cast<i64>(cell % grid_cols) * cells_.cell_cols(), scale_of(cell));
+    }
+  }
+
+  /// Does so for the part of a row, of those that were loaded, that a cell has from a column on.
+  void check_decoded(i64 row, i64 first, float scale) const {
+    std::vector<std::byte> codes(static_cast<std::size_t>(cells_.code_row_bytes()));
+    put_codes(first_row_ + row, codes.data());
+    const std::vector<float> scales(static_cast<std::size_t>(cells_.cols()), scale);
+    const i64 size = size_of(dtype());
+    std::vector<std::byte> decoded(scales.size() * static_cast<std::size_t>(size));
+    decode_row({encoder_.codes, codes.data(), cells_.cols(), scales.data()}, dtype(), decoded.data());
+    for (i64 col = first; col < std::min(first + cells_.cell_cols(), cells_.cols()); ++col)
+      if (!std::isfinite(widen_element(decoded.data() + col * size, dtype())))
+        fail(
+            ErrorCode::NotExact, {{}, cells_.weight().name},
+            "'{}': element [{}, {}] is {}, and decodes to infinity as {} encodes it to {}: its code times the scale {} "
+            "is more than {} has; find out what wrote such a weight, or take --encode fp8:128x128 or another "
+            "--encode-as",
+            cells_.weight().name, first_row_ + row, col,
+            widen_element(stored_.data() + row * cells_.stored_row_bytes() + col * size, dtype()), encoder_.row.program,
+            encoder_.row.word, scale, dtype_name(dtype()));
   }
 
   [[noreturn]] void fail_special(i64 cell) const {

@@ -38,7 +38,7 @@ void check_encodable(const Encoder& encoder, const TensorRef& stored, bool turne
 /// stays. Bytes are encoded when they are read, and nothing is kept but second scales. Its quantization_config is as
 /// the program of the encoder writes it, and its record has `encoded_as`, `encoder` and, on the fast path, the errors
 /// (`encode_error`), of a large model those of a part of its weights. read() throws NotExact, naming the tensor, where
-/// a weight is NaN or infinite, or where the program would write codes that are NaN.
+/// a weight is NaN or infinite, or where the program would write codes that are NaN or decode to infinity.
 void encode_source(std::unique_ptr<Source>& source, const Encoder& encoder, std::vector<EncodedWeight> weights,
                    EncodePath path);
 

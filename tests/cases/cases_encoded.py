@@ -4,7 +4,7 @@ import random
 import re
 import struct
 
-from case import TESTDATA, Case, Run, read_safetensors, write_safetensors
+from case import TESTDATA, Case, Run, read_safetensors, read_tensors, write_safetensors
 
 WIDTH, EXPERTS, VOCABULARY = 256, 3, 32
 
@@ -90,6 +90,34 @@ def with_nan(source):
     write_safetensors(path, tensors)
 
 
+# Programs whose codes and scales are more than bf16 has where a weight is the greatest that it has, and those that have
+# a value for it, or one beside it.
+WITHOUT_END = {"fp8:128x128": ("compressed-tensors", "modelopt"), "fp8:128x128:ue8m0": ("deepgemm", "transformers"),
+               "fp8:channel": ("compressed-tensors",), "mxfp8": ("modelopt", "triton", "compressed-tensors"),
+               "mxfp4": ("modelopt", "compressed-tensors", "deepgemm", "triton"), "nvfp4": ("compressed-tensors",),
+               "int4:g32": ("compressed-tensors",), "int4:g128": ("compressed-tensors",)}  # fmt: skip
+WITH_A_VALUE = {"fp8:128x128": ("slime", "deepgemm", "transformers"), "fp8:channel": ("slime",), "mxfp8": ("torchao",),
+                "mxfp4": ("torchao",), "nvfp4": ("modelopt",)}  # fmt: skip
+
+
+def with_greatest(source):
+    """The model with the least number of bf16 in an expert's up."""
+    model(source)
+    path = next(source.glob("*.safetensors"))
+    tensors = read_safetensors(path)
+    name = "model.layers.0.mlp.experts.1.up_proj.weight"
+    dtype, shape, data = tensors[name]
+    tensors[name] = (dtype, shape, data[:1554] + b"\x7f\xff" + data[1556:])
+    write_safetensors(path, tensors)
+
+
+def is_finite(out):
+    for name, (dtype, _, data) in read_tensors(out).items():
+        if any(value & 0x7F80 == 0x7F80 for (value,) in struct.iter_unpack("<H", data)):
+            return f"{name} has infinite weights"
+    return ""
+
+
 def planted(word: str, edit, says: str, note: str) -> Case:
     return Case("", "", [
         Run(f"convert SRC OUT --encode {word}"),
@@ -116,6 +144,14 @@ CASES = [
          note="from Megatron"),
     Case("", "", [Run("convert SRC OUT --encode nvfp4" + words, 4, says=r"experts\.1\.up_proj\.weight': a weight is NaN or infinite.*\[not-exact\]")
                   for words in ("", " --encode-as compressed-tensors")], change=with_nan, note="nvfp4: NaN in up"),
+    *[Case("", "", [Run(f"convert SRC OUT --encode {word} --encode-as {program}", 4,
+                        says=r"up_proj\.weight': element \[3, 9\] is -3\.3895314e\+38, and decodes to infinity.*--encode fp8:128x128.*\[not-exact\]")],
+           change=with_greatest, note=f"{word} of {program}: infinite when decoded")
+      for word, programs in WITHOUT_END.items() for program in programs],
+    *[Case("", "", [Run(f"convert SRC OUT --encode {word} --encode-as {program}"),
+                    Run("convert OUT OUT2 --decode bf16", plan=False, check=is_finite)],
+           change=with_greatest, note=f"{word} of {program}: the greatest weight")
+      for word, programs in WITH_A_VALUE.items() for program in programs],
     planted("nvfp4", other_second("weight_scale_2"), UP, "a second scale of another gate"),
     planted("nvfp4 --encode-as compressed-tensors", other_second("weight_global_scale"), UP, "a second scale of another gate"),
 ]  # fmt: skip
