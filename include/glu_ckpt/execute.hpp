@@ -30,6 +30,9 @@ class Sink;
 /// The ranges that share blocks with the source's files (src/exec/clone_plan.hpp).
 class ClonePlan;
 
+/// Notes what is written (src/exec/done_log.hpp).
+class DoneLog;
+
 /// Hashes the leaves (rows, blocks) that lie in bytes of a checkpoint's tensors, wherever those pass. Thread safe.
 class LeafHasher {
  public:
@@ -152,8 +155,8 @@ struct ExecuteOptions {
   const LeafHasher* output_leaves = nullptr;
   /// The outputs, of BF16 or F32, whose NaN elements are counted; sorted.
   std::vector<std::size_t> count_nans_of;
-  /// Called once a range is written, from any worker thread.
-  std::function<void(const DoneRange&)> on_done;
+  /// Where each range is noted once it is written; null where nobody wants to know.
+  DoneLog* log = nullptr;
   /// The times that the workers spend are added here, if it is not null.
   StageTimes* times = nullptr;
   /// Ranges that need not be written again. No two overlap.

@@ -108,6 +108,15 @@ struct PlanOptions {
   bool new_format = false;
 };
 
+/// How a plan writes one block of experts.
+struct WrittenExperts {
+  Experts experts = Experts::Indexed;
+  Experts bias_experts = Experts::Indexed;
+  Glu glu;
+  /// FC1 is one tensor.
+  bool fused = false;
+};
+
 struct Plan {
   /// Grouped by shard, sorted by offset within one.
   std::vector<OutputTensor> outputs;
@@ -127,6 +136,8 @@ struct Plan {
   std::vector<std::size_t> repeats;
   /// Source tensors of which the end is not used; sorted.
   std::vector<CutTensor> cuts;
+  /// The blocks of the recognition, in its order, as the output has them.
+  std::vector<WrittenExperts> experts;
   LayoutAnswers from;
   LayoutAnswers to;
   /// The spelling of what is outside of the experts in the output: "megatron", "hf", "torchtitan"; empty: unknown.

@@ -9,6 +9,7 @@
 #include "glu_ckpt/checkpoint.hpp"
 #include "io/directory.hpp"
 #include "model/stored_model.hpp"
+#include "verify/checkpoint_digest.hpp"
 
 namespace glu_ckpt {
 namespace fs = std::filesystem;

@@ -6,6 +6,7 @@
 #include "core/compute.hpp"
 #include "core/fail.hpp"
 #include "layout/element_grid.hpp"
+#include "model/locate_errors.hpp"
 #include "model/source_hints.hpp"
 #include "model/stored_model.hpp"
 #include "quant/find_quantized.hpp"
@@ -30,13 +31,7 @@ void check_one_order(const Source& source, const Matrix& gate, const Matrix& up)
        tensors[gate.tensor].name, first - of_gate.begin(), *first, tensors[up.tensor].name, *second, up.expert);
 }
 
-}  // namespace
-
-bool fuses(const ExpertBlock& block, const TargetAnswers& to) {
-  const Glu glu = (block.set == ExpertSet::Shared ? to.shared_glu : to.glu).value_or(block.glu);
-  return block.glu.kind == Glu::Kind::Split && !block.is_optimizer_state() && glu.kind != Glu::Kind::Split;
-}
-
+/// Refuses computed tensors of which an element would not come back. They are small, and read here.
 void check_computed(const Source& source, const Plan& plan) {
   for (const Compute& computed : plan.computes) {
     const TensorRef& tensor = source.inventory().tensors[computed.src];
@@ -50,6 +45,7 @@ void check_computed(const Source& source, const Plan& plan) {
   }
 }
 
+/// Refuses codes and scales that quantization_config contradicts, where they are as their software stores them.
 void check_quantized(const Source& source, const Recognition& model, const ModelHints& hints) {
   const QuantConfig config = quant_config_of(source, hints);
   const bool as_written = std::ranges::all_of(model.blocks, [](const ExpertBlock& block) {
@@ -59,9 +55,12 @@ void check_quantized(const Source& source, const Recognition& model, const Model
     find_quantized(source.inventory(), config, weight_axes(model.blocks));
 }
 
-void check_column_groups(const Source& source, const Recognition& model, const TargetAnswers& to) {
-  for (const ExpertBlock& block : model.blocks) {
-    if (!fuses(block, to)) continue;
+/// Refuses to put gate and up of INT4 into one tensor where their columns are reordered in ways of their own
+/// (`weight_g_idx`).
+void check_column_groups(const Source& source, const Recognition& model, const Plan& plan) {
+  for (std::size_t i = 0; i < model.blocks.size(); ++i) {
+    const ExpertBlock& block = model.blocks[i];
+    if (block.glu.kind != Glu::Kind::Split || !plan.experts[i].fused) continue;
     std::map<i64, const Matrix*> gates;
     for (const Matrix& matrix : block.matrices)
       if (matrix.kind == TensorKind::PackedGroupIndex && matrix.role == Role::Gate) gates[matrix.expert] = &matrix;
@@ -71,6 +70,7 @@ void check_column_groups(const Source& source, const Recognition& model, const T
   }
 }
 
+/// Refuses a change of layout beside optimizer state that would stay in the old one.
 void check_optimizer_parts(const Source& source, const ConvertOptions& options, const Plan& plan) {
   const LayoutAnswers &from = plan.from, &to = plan.to;
   const bool same =
@@ -81,6 +81,25 @@ void check_optimizer_parts(const Source& source, const ConvertOptions& options, 
   if (const auto left = laid_out.find("optimizer"); left != laid_out.end()) texts.push_back(left->second);
   for (const std::string& text : texts)
     fail(ErrorCode::OptimizerBuckets, {source.path().string(), {}}, "{}: {}", source.path().string(), text);
+}
+
+}  // namespace
+
+void check_exact(const Conversion& conversion, const Plan& plan) {
+  const Source& source = *conversion.source.source;
+  const Recognition& model = conversion.source.recognition;
+  const ConvertOptions& options = conversion.options;
+  const std::string output = conversion.output.string();
+  if (!plan.foreign_order.empty() && !options.allow_foreign_order)
+    fail(ErrorCode::ForeignOrder, {output, {}},
+         "{}: would load and compute something else. {}; --allow-foreign-order writes this one all the same, and the "
+         "record says so",
+         output, plan.foreign_order);
+  check_optimizer_parts(source, options, plan);
+  check_plan(source.inventory(), plan);
+  locate_errors(source, [&] { check_quantized(source, model, conversion.source.hints); });
+  check_computed(source, plan);
+  locate_errors(source, [&] { check_column_groups(source, model, plan); });
 }
 
 }  // namespace glu_ckpt

@@ -16,6 +16,7 @@
 #include "io/staged_dir.hpp"
 #include "layout/placement.hpp"
 #include "model/known_orders.hpp"
+#include "verify/checkpoint_digest.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -319,19 +320,15 @@ void Consumer::add(const DoneRange& range) {
   written.bytes += range.bytes();
 }
 
-void Consumer::count(const DoneRange& range) {
-  const std::lock_guard lock(mutex_);
-  unread_.push_back(range);
-  add(range);
-}
-
 std::vector<std::vector<Task>> Consumer::steps(const std::vector<Task>& tasks) const {
   std::vector<std::vector<Task>> steps(std::max<std::size_t>(1, free_after_.size()));
   for (const Task& task : tasks) steps[step_of_[task.tensor]].push_back(task);
   return steps;
 }
 
-void Consumer::end_step(std::size_t step) {
+void Consumer::end_step(std::size_t step, const std::vector<DoneRange>& written) {
+  unread_.insert(unread_.end(), written.begin(), written.end());
+  for (const DoneRange& range : written) add(range);
   const bool is_last = step + 1 >= free_after_.size();
   std::vector<std::size_t> free;
   for (std::size_t file = 0; file < free_after_.size(); ++file)

@@ -51,13 +51,11 @@ class Consumer {
   /// Takes what an earlier run wrote, and was read again. Where nothing has been removed yet, sees that the output can
   /// be finished: throws NoSpace where the rest does not fit, and whatever a finished output would be refused for.
   void begin(const std::vector<DoneRange>& earlier);
-  /// Counts what was written. Thread safe.
-  void count(const DoneRange& range);
   /// Parts the tasks, in whose order files become free.
   std::vector<std::vector<Task>> steps(const std::vector<Task>& tasks) const;
-  /// Reads again what was written since the last step that removed something, and removes the files that are free then;
-  /// none after the last step.
-  void end_step(std::size_t step);
+  /// Takes what the step wrote. Reads again what was written since the last step that removed something, and removes
+  /// the files that are free then; none after the last step.
+  void end_step(std::size_t step, const std::vector<DoneRange>& written);
   /// Removes all others: the output is complete, and was opened and proved.
   void remove_rest();
 
@@ -82,7 +80,6 @@ class Consumer {
   std::vector<std::size_t> step_of_;
   /// By file of the source: the step after which it is free.
   std::vector<std::size_t> free_after_;
-  std::mutex mutex_;
   std::map<std::size_t, Written> written_;
   /// By output: bytes that are not written yet.
   std::vector<i64> left_;

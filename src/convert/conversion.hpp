@@ -37,6 +37,8 @@ struct Conversion {
   Plan plan = {};
   /// The source's tensors that should repeat others and do not; those are moved as their own.
   std::vector<UnlikeCopy> unlike_copies = {};
+  /// The arguments of a run that loads the output; empty where none are written (Target::makes_args).
+  MegatronArgs megatron_args = {};
   LoadsIn loads_in = {};
   std::vector<std::string> warnings = {};
 };
@@ -72,8 +74,5 @@ std::optional<Converted> find_consumed(const std::filesystem::path& input, const
 /// Writes the output, or goes on with what an earlier run wrote, proves it and commits it. The result is without its
 /// plan, which the conversion keeps.
 Converted run_conversion(const Conversion& conversion, Ranks& ranks);
-
-/// compute_digest() as a stage of this title.
-Digest digest_stage(const RunOptions& run, const Model& model, const Backend& backend, std::string_view title);
 
 }  // namespace glu_ckpt

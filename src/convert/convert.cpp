@@ -16,7 +16,6 @@
 #include "io/file_backed.hpp"
 #include "io/file_names.hpp"
 #include "io/filesystem.hpp"
-#include "layout/adapter_names.hpp"
 #include "model/known_orders.hpp"
 
 namespace glu_ckpt {
@@ -79,69 +78,12 @@ Converted convert_with(const std::filesystem::path& source, const std::filesyste
   return converted;
 }
 
-template <typename Value>
-void remember(std::map<std::string, std::string>& texts, const std::string& name, const std::optional<Value>& value) {
-  if (value) texts[name] = std::string(to_string(*value));
-}
-
-void remember(std::map<std::string, std::string>& texts, const std::string& name,
-              const std::optional<std::string>& value) {
-  if (value) texts[name] = *value;
-}
-
 }  // namespace
-
-std::map<std::string, std::string> option_texts(const ConvertOptions& options) {
-  std::map<std::string, std::string> texts;
-  remember(texts, "naming", options.to.naming);
-  remember(texts, "experts", options.to.experts);
-  remember(texts, "bias_experts", options.to.bias_experts);
-  remember(texts, "glu", options.to.glu);
-  remember(texts, "shared_glu", options.to.shared_glu);
-  remember(texts, "from_naming", options.from.naming);
-  remember(texts, "from_glu", options.from.glu);
-  remember(texts, "from_shared_glu", options.from.shared_glu);
-  remember(texts, "from_optimizer_glu", options.from.optimizer_glu);
-  remember(texts, "to", options.target);
-  remember(texts, "format", options.format);
-  if (options.to.scope == Scope::Experts) texts["scope"] = "experts";
-  if (options.to.keep_unknown) texts["unknown"] = "keep";
-  if (options.sha256_manifest) texts["manifest"] = "sha256";
-  if (options.allow_foreign_order) texts["allow_foreign_order"] = "true";
-  if (!options.from.config_file.empty()) texts["from_config"] = options.from.config_file;
-  if (!options.from.encode.empty()) texts["encode"] = options.from.encode;
-  if (!options.from.encode_as.empty()) texts["encode_as"] = options.from.encode_as;
-  if (!options.from.merge.empty()) texts["merge"] = options.from.merge;
-  if (!options.from.merge_as.empty()) texts["merge_as"] = options.from.merge_as;
-  if (!options.from.from_lora.empty()) texts["from_lora"] = options.from.from_lora;
-  if (options.from.adapter_layout.ends_with(kSharedFactors)) texts["experts"] = "shared";
-  if (options.from.grow_rank) texts["grow_rank"] = "true";
-  if (!options.from.layers.empty()) texts["layers"] = options.from.layers;
-  if (!options.from.keep_experts.empty()) texts["keep_experts"] = options.from.keep_experts;
-  if (!options.from.dtypes.empty()) texts["dtype"] = options.from.dtypes;
-  if (options.from.allow_narrowing) texts["allow_narrowing"] = "true";
-  if (options.from.pad_experts > 0) texts["pad_experts"] = fmt::format("{}", options.from.pad_experts);
-  if (options.from.unpad) texts["unpad"] = "true";
-  if (!options.from.fill_from.empty()) texts["fill_from"] = options.from.fill_from;
-  if (options.from.drop_mtp) texts["drop"] = "mtp";
-  if (options.from.drop_vision) texts["drop"] += options.from.drop_mtp ? ",vision" : "vision";
-  if (options.from.decode) texts["decode"] = *options.from.decode == Dtype::BF16 ? "bf16" : "f32";
-  if (!options.from.decode_as.empty()) texts["decode_as"] = options.from.decode_as;
-  if (options.from.drop_optimizer) texts["optimizer"] = "drop";
-  if (options.max_shard_bytes != ConvertOptions().max_shard_bytes)
-    texts["max_shard_size"] = std::to_string(options.max_shard_bytes);
-  return texts;
-}
 
 std::string_view to_string(const Proof& proof) {
   if (const auto* digest = std::get_if<ProvedByDigest>(&proof)) return digest->readback ? "readback" : "digest";
   if (std::holds_alternative<ProvedBySample>(proof)) return "sample";
   return std::holds_alternative<ProvedByForward>(proof) ? "forward" : "";
-}
-
-Digest digest_stage(const RunOptions& run, const Model& model, const Backend& backend, std::string_view title) {
-  Stage stage(run, title, tensor_bytes(model));
-  return compute_digest(model, backend, stage.execute_options());
 }
 
 Converted run_conversion(const Conversion& conversion, Ranks& ranks) {
@@ -230,7 +172,7 @@ ConversionPlan plan_conversion(const std::filesystem::path& source, const std::f
   if (const auto rate = probe(conversion); rate && rate->bytes > 0)
     planned.estimated_seconds =
         rate->seconds * static_cast<double>(planned.bytes_written) / static_cast<double>(rate->bytes);
-  if (conversion.target.makes_args) planned.megatron_args = arguments_for(conversion.source, conversion.plan.to).text;
+  planned.megatron_args = std::move(conversion.megatron_args.text);
   planned.plan = std::move(conversion.plan);
   planned.loads_in = std::move(conversion.loads_in);
   planned.warnings = std::move(conversion.warnings);

@@ -95,7 +95,8 @@ std::string config_line(const Source& source) {
   return fmt::format("config {} {}\n", text.size(), hex(hash128(std::as_bytes(std::span(text)), 0)));
 }
 
-std::string fingerprint_of(const Conversion& conversion, const std::string& config, i64 bytes_to_clone) {
+OutputIdentity identify_output(const Conversion& conversion, i64 bytes_to_clone) {
+  std::string config = config_line(*conversion.source.source);
   const ConvertOptions& options = conversion.options;
   const Hash128 planned = hash128(plan_bytes(conversion.plan), 0);
   std::string text =
@@ -107,7 +108,8 @@ std::string fingerprint_of(const Conversion& conversion, const std::string& conf
   // A file that --keep-experts names may be another one by now.
   const Record& record = conversion.source.source->record();
   if (const auto part = record.find("part"); part != record.end()) text += fmt::format("part {}\n", part->second);
-  return text + identity_of(conversion.source.source->info()) + config;
+  text += identity_of(conversion.source.source->info()) + config;
+  return {std::move(config), std::move(text)};
 }
 
 void fail_contradicted(const Conversion& conversion, const std::string& recorded, const std::string& found) {

@@ -18,6 +18,7 @@
 #include "io/file_names.hpp"
 #include "io/staged_dir.hpp"
 #include "model/known_orders.hpp"
+#include "verify/checkpoint_digest.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -90,7 +91,7 @@ void check_side_files(const Conversion& conversion, const Source& output, const 
 Digest source_digest(const Conversion& conversion, const Checkpoint& output, const FailOther& fail_other) {
   if (conversion.consumed == nullptr || !conversion.consumed->has_removed())
     return digest_stage(conversion.run, conversion.source.model(), *conversion.backend, "comparing");
-  const std::string wanted = fingerprint_of(conversion, config_line(*conversion.source.source), 0);
+  const std::string wanted = identify_output(conversion, 0).fingerprint;
   if (conversion.consumed->fingerprint() != wanted) fail_other("is another run's output");
   const std::optional<Digest> recorded = parse_digest(recorded_digest_of(output));
   if (!recorded) fail_other("has no record of its digest");
@@ -162,7 +163,7 @@ std::optional<Converted> find_complete(const Conversion& conversion) {
   const std::filesystem::path partial = partial_of(output_name(output));
   if (name_taken(partial) || path_exists(output / StagedDir::kJournalName))
     StagedDir(output, true, StagedMode::Resume,
-              fingerprint_of(conversion, config_line(*conversion.source.source), choose_clones(conversion).bytes()))
+              identify_output(conversion, choose_clones(conversion).bytes()).fingerprint)
         .discard();
   StagedDir::remove_kept_source(output_name(output));
   tell_note(conversion.run, "{} is complete: the earlier run had finished", output.string());

@@ -2,31 +2,16 @@
 /// The passes that make every byte of the output: clones, what an earlier run wrote, and what this run moves.
 
 #include <map>
-#include <span>
 #include <string>
 
 #include "convert/consume.hpp"
+#include "exec/done_log.hpp"
 
 namespace glu_ckpt {
-
-/// The sums of what passed through memory on the way.
-struct Moved {
-  RangeSums all;
-  /// The sums of tensors of which nothing is cloned.
-  RangeSums uncloned;
-  /// The NaN elements of each output that has decoded weights and any NaN.
-  std::map<std::size_t, i64> nans;
-  /// The bytes that other ranks wrote.
-  i64 bytes_written_elsewhere = 0;
-};
 
 /// Has ranges of the output share the source's blocks, and takes out of `clones` what the file system refuses. A
 /// resumed run makes all of them again: that costs less than finding out what is there.
 void clone_pass(const Conversion& conversion, const Staging& staging, ClonePlan& clones);
-
-/// What a process moved, and the bytes that it wrote, for the one that commits; and back, added to what that knows.
-std::vector<std::byte> moved_bytes(const Moved& moved, i64 bytes_written);
-void add_moved(std::span<const std::byte> of_another, Moved& moved);
 
 /// Says how many weights of the output are NaN since their codes are, or since infinity was multiplied by zero. Empty
 /// where none is.

@@ -7,7 +7,7 @@
 #include "convert/check_output.hpp"
 #include "convert/consume.hpp"
 #include "convert/conversion.hpp"
-#include "convert/conversion_texts.hpp"
+#include "convert/findings.hpp"
 #include "convert/judge_copies.hpp"
 #include "convert/parts.hpp"
 #include "core/fail.hpp"
@@ -21,7 +21,6 @@
 #include "model/source_hints.hpp"
 #include "model/stored_model.hpp"
 #include "plan/plan_bytes.hpp"
-#include "plan/target_block.hpp"
 #include "verify/run_experts.hpp"
 
 namespace glu_ckpt {
@@ -53,26 +52,16 @@ Plan make_proved_plan(const Conversion& conversion) {
     locate_errors(source, [&] {
       check_codes_are_named(source.inventory(), model, *naming, conversion.target.to.scope == Scope::Model);
     });
-  const std::string stale = stale_quantization(source, options.from);
   const bool reads_anew = source.info().respelled || !source.info().decoded_weights.empty() ||
-                          source.info().recast_tensors > 0 || (options.from.decode && !stale.empty());
+                          source.info().recast_tensors > 0 ||
+                          (options.from.decode && !stale_quantization(source, options.from).empty());
   Plan plan = locate_errors(source, [&] {
     return make_plan(source.inventory(), conversion.source.recognition,
                      {conversion.target.to, conversion.target.former, options.max_shard_bytes,
                       options.force || reads_anew, conversion.target.format != source.format()});
   });
   take_stored_layout(source.info().laid_out_from, plan.from);
-  if (!plan.foreign_order.empty() && !options.allow_foreign_order)
-    fail(ErrorCode::ForeignOrder, {conversion.output.string(), {}},
-         "{}: would load and compute something else. {}; --allow-foreign-order writes this one all the same, and the "
-         "record says so",
-         conversion.output.string(), plan.foreign_order);
-  check_optimizer_parts(source, options, plan);
-  check_plan(source.inventory(), plan);
-  locate_errors(source, [&] { check_quantized(source, conversion.source.recognition, conversion.source.hints); });
-  check_computed(source, plan);
-  locate_errors(source, [&] { check_column_groups(source, conversion.source.recognition, conversion.target.to); });
-  for (std::string& note : notes_of(conversion, stale)) plan.notes.push_back(std::move(note));
+  check_exact(conversion, plan);
   return plan;
 }
 
@@ -93,54 +82,6 @@ Plan make_shared_plan(const Conversion& conversion, Ranks& ranks) {
              "{}: has {} tensors here, and more at rank 0; all ranks must see the same files", input, tensors);
   });
   return plan;
-}
-
-/// The form in which the output has the experts of a block.
-StoredExperts written_as(const Conversion& conversion, const ExpertBlock& block) {
-  const BlockTarget target =
-      make_target(block, conversion.source.recognition, conversion.target.to, conversion.target.former.forms);
-  StoredExperts stored = stored_as(block);
-  stored.experts = target.experts;
-  if (stored.bias_experts) stored.bias_experts = target.bias_experts;
-  stored.fused = target.glu.kind != Glu::Kind::Split && !target.halved;
-  stored.glu = target.glu;
-  return stored;
-}
-
-/// Returns whether the output has names that transformers has in memory.
-bool keeps_memory_names(const Conversion& conversion) {
-  const auto& [source, model, hints] = conversion.source;
-  return model.in_memory &&
-         (model.model_names.empty() ||
-          std::ranges::find(conversion.plan.outputs, source->inventory().tensors[model.model_names.begin()->first].name,
-                            &OutputTensor::name) != conversion.plan.outputs.end());
-}
-
-/// Returns whether keys that begin with a text that programs do not read stay as they are.
-bool keeps_prefix(const Conversion& conversion) {
-  return std::ranges::any_of(conversion.source.recognition.flaws, [&](const ModelFlaw& flaw) {
-    return flaw.kind == ModelFlaw::Kind::OtherPrefix &&
-           std::ranges::find(conversion.plan.outputs, flaw.tensor, &OutputTensor::name) !=
-               conversion.plan.outputs.end();
-  });
-}
-
-LoadsIn loaders_of(const Conversion& conversion) {
-  const auto& [source, model, hints] = conversion.source;
-  if (model.is_adapter) return adapter_loaders(source->inventory());
-  StoredModel stored = stored_model(*source, hints, model);
-  for (const ExpertBlock& block : model.blocks)
-    if (!block.is_optimizer_state()) stored.experts.push_back(written_as(conversion, block));
-  stored.layout = conversion.plan.to;
-  stored.rest = conversion.plan.rest;
-  stored.format = to_string(conversion.target.format);
-  stored.in_memory = keeps_memory_names(conversion);
-  stored.has_config = conversion.target.has_config;
-  stored.has_args = conversion.target.makes_args;
-  if (stored.not_whole.empty()) stored.not_whole = missing_ranks_text(*source, hints);
-  if (stored.not_whole.empty()) stored.not_whole = lone_shard_text(*source);
-  if (stored.not_whole.empty()) stored.not_whole = why_not_whole(model, stored.rest, keeps_prefix(conversion));
-  return loads_in(stored);
 }
 
 /// The type of model that a configuration is made of, where the target is one that needs it: that after "hf:", or any.
@@ -165,11 +106,11 @@ std::string adapter_layout_for(const ConvertOptions& options) {
 }
 
 /// Opens the source with scales for smaller blocks of rows, where the target's order of FC1 would cut those it has.
-void refine_source(Conversion& conversion, const SourceOpener& open) {
+void refine_source(Conversion& conversion, const SourceOpener& open, const SourceAnswers& answers) {
   const TargetAnswers& to = conversion.target.to;
   const i64 rows = finer_scale_rows(conversion.source.recognition.blocks, to.glu, to.shared_glu);
   if (rows == 0) return;
-  SourceAnswers finer = conversion.options.from;
+  SourceAnswers finer = answers;
   finer.scale_rows = rows;
   const i64 stored_bytes = tensor_bytes(conversion.source.model());
   conversion.source = open_checkpoint(open(), finer);
@@ -177,6 +118,12 @@ void refine_source(Conversion& conversion, const SourceOpener& open) {
   conversion.target = locate_errors(*conversion.source.source, [&] {
     return resolve_target(conversion.output, conversion.options, conversion.source);
   });
+}
+
+/// Returns whether gate and up of the block, which are two tensors, become one.
+bool fuses(const ExpertBlock& block, const TargetAnswers& to) {
+  const Glu glu = (block.set == ExpertSet::Shared ? to.shared_glu : to.glu).value_or(block.glu);
+  return block.glu.kind == Glu::Kind::Split && !block.is_optimizer_state() && glu.kind != Glu::Kind::Split;
 }
 
 /// Gives gate and up of NVFP4 one second scale where the target puts them into one tensor and that is exact.
@@ -189,18 +136,19 @@ void share_source_scales(Conversion& conversion) {
 
 /// Opens and recognizes the source, and settles the target.
 void open_ends(Conversion& conversion, const SourceOpener& open) {
-  conversion.options.from.trained_type = trained_type_for(conversion.options);
-  conversion.options.from.adapter_layout = adapter_layout_for(conversion.options);
-  conversion.source = open_checkpoint(open(), conversion.options.from);
-  if (conversion.source.recognition.is_adapter && conversion.options.from.adapter_layout != "stored") {
-    SourceAnswers logical = conversion.options.from;
+  SourceAnswers answers = conversion.options.from;
+  answers.trained_type = trained_type_for(conversion.options);
+  answers.adapter_layout = adapter_layout_for(conversion.options);
+  conversion.source = open_checkpoint(open(), answers);
+  if (conversion.source.recognition.is_adapter && answers.adapter_layout != "stored") {
+    SourceAnswers logical = answers;
     logical.adapter_layout.clear();
     conversion.adapter = open_checkpoint(open(), logical);
   }
   conversion.target = locate_errors(*conversion.source.source, [&] {
     return resolve_target(conversion.output, conversion.options, conversion.source);
   });
-  refine_source(conversion, open);
+  refine_source(conversion, open, answers);
   share_source_scales(conversion);
 }
 
@@ -220,22 +168,15 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
     open_ends(conversion, [&] { return open_source(input); });
   });
   conversion.plan = make_shared_plan(conversion, ranks);
+  add_notes(conversion);
   together(ranks, [&] {
+    if (conversion.target.makes_args) conversion.megatron_args = arguments_for(conversion.source, conversion.plan.to);
     if (!conversion.backend) conversion.backend = open_backend(run, gathered_bytes(conversion.plan));
   });
   keep_source(conversion);
-  conversion.loads_in = loaders_of(conversion);
-  conversion.warnings = warnings_of(conversion, keeps_prefix(conversion));
-  at_first_rank(ranks, [&] {
-    for (const std::string& warning : conversion.warnings) tell_warning(run, "{}", warning);
-    if (const std::string text = loads_in_sentence(conversion.loads_in);
-        !text.empty() && std::ranges::find(conversion.warnings, text) == conversion.warnings.end() &&
-        std::ranges::find(conversion.warnings, conversion.loads_in.why_none) == conversion.warnings.end())
-      tell_note(run, "{}", text);
-    if (const std::string text = covered_text(conversion); !text.empty()) tell_note(run, "{}", text);
-    for (const std::string& note : conversion.plan.notes) tell_note(run, "{}", note);
-  });
-  settle_copies(conversion, reading, ranks);
+  judge_output(conversion);
+  at_first_rank(ranks, [&] { tell_findings(conversion); });
+  if (!conversion.source.recognition.copies.empty()) settle_copies(conversion, reading, ranks);
   at_first_rank(ranks, [&] {
     check_parts(conversion, ranks.size());
     check_consumable(conversion);
@@ -249,6 +190,7 @@ Conversion prepare_in_memory(const SourceOpener& open, const ConvertOptions& opt
   open_ends(conversion, open);
   const std::unique_ptr<Ranks> alone = make_single_rank();
   conversion.plan = make_shared_plan(conversion, *alone);
+  add_notes(conversion);
   for (const std::string& note : conversion.plan.notes) tell_note(run, "{}", note);
   if (!has_values) return conversion;
   settle_copies(conversion, CopyReading::Whole, *alone);

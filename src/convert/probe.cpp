@@ -60,29 +60,31 @@ std::vector<i64> spread(i64 count) {
 
 std::optional<ProbedRate> probe_rate(const Plan& plan, const Source& source, const std::filesystem::path& directory,
                                      const Backend& backend, const ExecuteOptions& options, double seconds) {
-  const TaskPlan tasks = plan_tasks(plan, backend, options);
+  TaskPlan tasks = plan_tasks(plan, backend, options);
   File buffered = File::unnamed(directory, false);
   if (tasks.tasks.empty() || !buffered.is_open()) return std::nullopt;
   try {
     ProbeSink sink(File::unnamed(directory, true), std::move(buffered),
                    std::min(kFileBytes, round_up(plan.bytes, kPageBytes)));
-    const std::vector<i64> order = spread(std::ssize(tasks.tasks));
-    std::atomic<std::size_t> given{0};
+    std::vector<Task> order;
+    for (const i64 number : spread(std::ssize(tasks.tasks)))
+      order.push_back(tasks.tasks[static_cast<std::size_t>(number)]);
+    tasks.tasks = std::move(order);
+    const auto alone = make_single_rank();
+    TaskQueue queue(*alone, task_bytes(tasks.tasks));
     std::atomic<i64> done{0};
     ExecuteOptions sample = options;
-    sample.on_done = nullptr;
-    sample.on_progress = [&](i64 bytes) {
-      done += bytes;
-      if (options.on_progress) options.on_progress(bytes);
-    };
+    sample.log = nullptr;
     const auto start = std::chrono::steady_clock::now();
     const auto elapsed = [&] {
       return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     };
-    (void)execute_tasks(plan, source, sink, backend, sample, tasks, [&]() -> i64 {
-      const std::size_t number = given++;
-      return number < order.size() && elapsed() < seconds ? order[number] : -1;
-    });
+    sample.on_progress = [&](i64 bytes) {
+      done += bytes;
+      if (elapsed() >= seconds) queue.close();
+      if (options.on_progress) options.on_progress(bytes);
+    };
+    (void)execute_tasks(plan, source, sink, backend, sample, tasks, queue);
     sink.sync();
     return ProbedRate{done, elapsed()};
   } catch (const Error& error) {

@@ -6,6 +6,7 @@
 #include "core/fail.hpp"
 #include "io/consumed_files.hpp"
 #include "io/directory.hpp"
+#include "verify/checkpoint_digest.hpp"
 #include "verify/run_experts.hpp"
 #include "verify/sample_rows.hpp"
 

@@ -73,7 +73,7 @@ OutputOptions output_options(const Conversion& conversion, Record record) {
   to.metadata = source.metadata();
   if (conversion.source.recognition.is_adapter) to.only_file = "adapter_model.safetensors";
   to.extra_files = conversion.target.extra_files;
-  to.made_files = made_files(conversion.target, conversion.source, conversion.plan.to);
+  to.made_files = made_files(conversion.target, conversion.megatron_args);
   to.overwrite = conversion.options.overwrite;
   to.record = std::move(record);
   to.options = option_texts(conversion.options);
@@ -103,12 +103,10 @@ Staging::Staging(const Conversion& conversion, const ExpectedOutput& expected, c
 Staging::Staging(const Conversion& conversion, const ExpectedOutput& expected, const ClonePlan& clones, Ranks& ranks,
                  OutputMode mode)
     : conversion_(conversion), ranks_(ranks), room_(room_of_all(conversion, clones, ranks)) {
-  const Source& source = *conversion.source.source;
-  together(ranks, [&] { config_ = config_line(source); });
-  fingerprint_ = fingerprint_of(conversion, config_, clones.bytes());
-  const std::vector<std::byte> first = ranks.broadcast(bytes_of(fingerprint_));
+  together(ranks, [&] { identity_ = identify_output(conversion, clones.bytes()); });
+  const std::vector<std::byte> first = ranks.broadcast(bytes_of(identity_.fingerprint));
   together(ranks, [&] {
-    if (first == bytes_of(fingerprint_)) return;
+    if (first == bytes_of(identity_.fingerprint)) return;
     fail(ErrorCode::SourceChanged, {conversion.input.string(), {}},
          "{}: its files have other sizes or dates here than at rank 0; all ranks must see the same ones",
          conversion.input.string());
@@ -131,7 +129,7 @@ void Staging::open(OutputMode mode, const ExpectedOutput& expected, const CloneP
   to.mode = mode;
   to.rank = mode == OutputMode::Part ? static_cast<int>(conversion_.options.part.number) : ranks_.rank();
   to.cloned_shards = clones.shards();
-  to.fingerprint = fingerprint_;
+  to.fingerprint = identity_.fingerprint;
   to.consumes_source = conversion_.consumed != nullptr;
   try {
     sink_ = create_output(to, conversion_.plan.outputs);
@@ -165,7 +163,7 @@ void Staging::keep_on_failure(const std::function<void()>& passes) {
 void Staging::check_source_unchanged() const {
   const Source& source = *conversion_.source.source;
   check_unchanged(source.info());
-  if (ranks_.rank() == 0 && config_ != config_line(source))
+  if (ranks_.rank() == 0 && identity_.config != config_line(source))
     fail(ErrorCode::SourceChanged, {conversion_.input.string(), {}},
          "{}: config.json was changed while this run read the tensors; run again", conversion_.input.string());
 }

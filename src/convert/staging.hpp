@@ -33,7 +33,7 @@ class Staging {
   void check_source_unchanged() const;
 
   StagedOutput& sink() const { return *sink_; }
-  const std::string& fingerprint() const { return fingerprint_; }
+  const std::string& fingerprint() const { return identity_.fingerprint; }
   /// Closes this process's part of it: its journal can then be removed by rank 0 on a network file system, too.
   void close() { sink_.reset(); }
 
@@ -44,9 +44,8 @@ class Staging {
   Ranks& ranks_;
   /// The sentence about the room when the run began.
   std::string room_;
-  /// The text of config.json when the run began.
-  std::string config_;
-  std::string fingerprint_;
+  /// As it was when the run began.
+  OutputIdentity identity_;
   std::unique_ptr<StagedOutput> sink_;
 };
 

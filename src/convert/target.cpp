@@ -469,12 +469,11 @@ MegatronArgs arguments_for(const Checkpoint& source, const LayoutAnswers& to) {
   return megatron_args(source.hints.config, source.recognition, {to.glu, to.shared_glu});
 }
 
-std::vector<SideFile> made_files(const Target& target, const Checkpoint& source, const LayoutAnswers& to) {
+std::vector<SideFile> made_files(const Target& target, const MegatronArgs& args) {
   std::vector<SideFile> files;
-  const std::string args = target.makes_args ? arguments_for(source, to).text : std::string();
-  if (target.for_megatron) files.push_back({std::string(kCommonStateFile), print_common_state(args)});
+  if (target.for_megatron) files.push_back({std::string(kCommonStateFile), print_common_state(args.text)});
   if (!target.config.name.empty()) files.push_back(target.config);
-  if (target.makes_args) files.push_back({std::string(kMegatronArgsFile), args});
+  if (target.makes_args) files.push_back({std::string(kMegatronArgsFile), args.text});
   return files;
 }
 

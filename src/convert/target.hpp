@@ -41,7 +41,7 @@ Target resolve_target(const std::filesystem::path& output, const ConvertOptions&
 MegatronArgs arguments_for(const Checkpoint& source, const LayoutAnswers& to);
 
 /// The files that are made for the output's reader, once its tensors are known.
-std::vector<SideFile> made_files(const Target& target, const Checkpoint& source, const LayoutAnswers& to);
+std::vector<SideFile> made_files(const Target& target, const MegatronArgs& args);
 
 /// Returns what the output holds besides tensors and files.
 Structure output_structure(const Target& target, const Checkpoint& source, const std::vector<OutputTensor>& outputs,

@@ -4,7 +4,6 @@
 #include "glu_ckpt/execute.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -16,6 +15,7 @@
 #include "core/hash.hpp"
 #include "core/parallel.hpp"
 #include "exec/clone_plan.hpp"
+#include "exec/done_log.hpp"
 #include "exec/execute_tasks.hpp"
 #include "exec/host_buffer.hpp"
 #include "exec/move_parts.hpp"
@@ -189,9 +189,10 @@ class Execution {
         workers_(static_cast<std::size_t>(worker_plan_.workers)),
         sums_(workers_.size()) {}
 
-  RangeSums run(std::span<const Task> tasks, const std::function<i64()>& next) {
+  RangeSums run(std::span<const Task> tasks, TaskQueue& queue) {
     parallel_until(
-        worker_plan_.workers, next, [&](std::size_t index, int number) { work(tasks[index], number); },
+        worker_plan_.workers, [&] { return queue.next(); },
+        [&](std::size_t index, int number) { work(tasks[index], number); },
         [&](std::size_t index) { announce(tasks[index]); });
     RangeSums total;
     for (const RangeSums& sum : sums_) total += sum;
@@ -215,8 +216,8 @@ class Execution {
       sink_.write(part.tensor, part.begin, bytes);
       if (options_.times != nullptr) options_.times->writing += nanoseconds(start, Clock::now());
       sums_[static_cast<std::size_t>(number)] += done.sums;
-      if (options_.on_done && done.sums.output.bytes != done.bytes()) done.whole = sum_whole(bytes);
-      if (options_.on_done) options_.on_done(done);
+      if (options_.log != nullptr && done.sums.output.bytes != done.bytes()) done.whole = sum_whole(bytes);
+      if (options_.log != nullptr) options_.log->add(done);
       if (options_.on_progress) options_.on_progress(done.bytes());
     };
     if (!has_clones(task)) return write_part(task);
@@ -306,18 +307,16 @@ i64 planned_buffer_bytes(const Plan& plan, const Backend& backend, const Execute
 }
 
 RangeSums execute_tasks(const Plan& plan, const Source& source, Sink& sink, const Backend& backend,
-                        const ExecuteOptions& options, const TaskPlan& tasks, const std::function<i64()>& next) {
-  return Execution(plan, source, sink, backend, options, tasks.workers).run(tasks.tasks, next);
+                        const ExecuteOptions& options, const TaskPlan& tasks, TaskQueue& queue) {
+  return Execution(plan, source, sink, backend, options, tasks.workers).run(tasks.tasks, queue);
 }
 
 RangeSums execute(const Plan& plan, const Source& source, Sink& sink, const Backend& backend,
                   const ExecuteOptions& options) {
   const TaskPlan tasks = plan_tasks(plan, backend, options);
-  std::atomic<i64> given{0};
-  return execute_tasks(plan, source, sink, backend, options, tasks, [&] {
-    const i64 number = given++;
-    return number < std::ssize(tasks.tasks) ? number : -1;
-  });
+  const auto alone = make_single_rank();
+  TaskQueue queue(*alone, task_bytes(tasks.tasks));
+  return execute_tasks(plan, source, sink, backend, options, tasks, queue);
 }
 
 namespace {

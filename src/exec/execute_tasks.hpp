@@ -1,13 +1,13 @@
 #pragma once
 /// The parts of execute() for a process that shares the work with others, or goes on with what an earlier run wrote.
 
-#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "exec/make_tasks.hpp"
 #include "io/sink.hpp"
+#include "ranks/task_queue.hpp"
 
 namespace glu_ckpt {
 
@@ -21,9 +21,8 @@ std::vector<DoneRange> prove_ranges(std::vector<DoneRange> ranges, const Plan& p
 std::optional<DoneRange> first_lost(std::span<const DoneRange> ranges, const DurableSink& sink,
                                     const ExecuteOptions& options);
 
-/// Does what execute() does, but only those `tasks` whose numbers `next` gives, until it gives a negative one; any
-/// thread calls it.
+/// Does what execute() does, but only those `tasks` whose numbers `queue` gives.
 RangeSums execute_tasks(const Plan& plan, const Source& source, Sink& sink, const Backend& backend,
-                        const ExecuteOptions& options, const TaskPlan& tasks, const std::function<i64()>& next);
+                        const ExecuteOptions& options, const TaskPlan& tasks, TaskQueue& queue);
 
 }  // namespace glu_ckpt

@@ -142,6 +142,12 @@ std::vector<Task> spread_over_files(const std::vector<Task>& tasks, const Plan& 
   return spread;
 }
 
+std::vector<i64> task_bytes(std::span<const Task> tasks) {
+  std::vector<i64> bytes;
+  for (const Task& task : tasks) bytes.push_back(task.end - task.begin);
+  return bytes;
+}
+
 TaskPlan plan_tasks(const Plan& plan, const Backend& backend, const ExecuteOptions& options) {
   const WorkerPlan workers = plan_workers(plan, backend, options);
   return {workers, spread_over_files(make_tasks(plan, backend, workers.buffer_bytes, options), plan, workers.workers)};

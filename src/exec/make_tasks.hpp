@@ -48,6 +48,9 @@ struct TaskPlan {
   std::vector<Task> tasks;
 };
 
+/// The bytes of each.
+std::vector<i64> task_bytes(std::span<const Task> tasks);
+
 /// The tasks that execute() makes of a plan, spread over as many files as there are workers. A process that shares the
 /// work with others gives its tasks to all of them.
 TaskPlan plan_tasks(const Plan& plan, const Backend& backend, const ExecuteOptions& options);

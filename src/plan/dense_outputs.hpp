@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "arch/dense_table.hpp"
-#include "plan/target_block.hpp"
+#include "plan/expert_outputs.hpp"
 
 namespace glu_ckpt {
 

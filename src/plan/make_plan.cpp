@@ -16,8 +16,8 @@
 #include "layout/optimizer_names.hpp"
 #include "layout/unknown_orders.hpp"
 #include "plan/dense_outputs.hpp"
+#include "plan/expert_outputs.hpp"
 #include "plan/place_outputs.hpp"
-#include "plan/stacked_layers.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -62,10 +62,12 @@ bool is_identity(const std::vector<DraftOutput>& outputs, const Inventory& inven
   });
 }
 
+bool is_fused(const BlockTarget& target) { return target.glu.kind != Glu::Kind::Split && !target.halved; }
+
 /// A form that no program stores is noted; an order that a program would take for another is what foreign_order says.
 void note_foreign_form(const ExpertBlock& block, const BlockTarget& target, bool is_named, Plan& plan) {
   if (block.glu.kind == Glu::Kind::None || block.is_optimizer_state()) return;
-  const bool fused = target.glu.kind != Glu::Kind::Split && !target.halved;
+  const bool fused = is_fused(target);
   const std::string form =
       fmt::format("{} experts as {}, {}", to_string(block.set), to_string(target.experts), to_string(target.glu));
   std::string note;
@@ -148,23 +150,6 @@ void check_nothing_left_behind(const Inventory& inventory, const Recognition& fr
           "grouping, or leave the optimizer out with --optimizer drop",
           name, weight);
   }
-}
-
-std::vector<BlockTarget> make_targets(const Inventory& inventory, const Recognition& from, const TargetAnswers& to,
-                                      const DenseNaming* whole, const FormerModel& former) {
-  std::vector<BlockTarget> targets;
-  targets.reserve(from.blocks.size());
-  // All answers that are missing are asked for at once.
-  UnknownOrders unknown;
-  for (const ExpertBlock& block : from.blocks) try {
-      targets.push_back(make_target(block, from, to, former.forms));
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::UnknownGlu) throw;
-      unknown.add("", error.missing_options());
-    }
-  unknown.check();
-  stack_targets(inventory, from, targets, whole, former, to.scope);
-  return targets;
 }
 
 bool is_megatron(std::string_view naming) { return naming.starts_with("megatron"); }
@@ -273,6 +258,7 @@ void describe_targets(const Recognition& from, const std::vector<BlockTarget>& t
   bool reordered = false;
   for (std::size_t i = 0; i < targets.size(); ++i) {
     const ExpertBlock& block = from.blocks[i];
+    plan.experts.push_back({targets[i].experts, targets[i].bias_experts, targets[i].glu, is_fused(targets[i])});
     if (block.is_optimizer_state()) describe_state(block, targets[i], plan.to);
     if (!block.is_optimizer_state() || !weights) describe_target(block, targets[i], plan.to);
     note_foreign_form(block, targets[i], from.naming_settled || targets[i].naming != from.naming, plan);
@@ -356,10 +342,10 @@ Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOp
   former.root.clear();
   if (to_hf) former = options.former;
   former.expert_root = options.former.expert_root;
-  const std::vector<BlockTarget> targets = make_targets(inventory, from, options.to, whole, former);
+  const std::vector<BlockTarget> targets = expert_targets(inventory, from, options.to, whole, former);
   DraftOutputs drafts;
   drafts.list.reserve(inventory.tensors.size());
-  for (std::size_t i = 0; i < targets.size(); ++i) add_block_outputs(from.blocks[i], targets[i], inventory, drafts);
+  add_expert_outputs(from.blocks, targets, inventory, drafts);
   describe_targets(from, targets, plan);
   if (const DenseNaming* const rest = whole != nullptr ? whole : from.dense_naming; rest != nullptr)
     plan.rest = rest->name;

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "glu_ckpt/plan.hpp"
-#include "plan/target_block.hpp"
+#include "plan/expert_outputs.hpp"
 
 namespace glu_ckpt {
 

@@ -12,7 +12,7 @@ namespace glu_ckpt {
 namespace {
 
 /// The bytes begin with this number; every change of their format increases it.
-constexpr std::string_view kFirstText = "glu-ckpt plan 2 of " GLU_CKPT_VERSION;
+constexpr std::string_view kFirstText = "glu-ckpt plan 3 of " GLU_CKPT_VERSION;
 
 constexpr i64 kMax = std::numeric_limits<i64>::max();
 constexpr i64 kNumberBytes = 8;
@@ -60,6 +60,14 @@ void write(ByteWriter& out, const CutTensor& cut) {
   const auto& [tensor, bytes] = cut;
   write(out, tensor);
   write(out, bytes);
+}
+
+void write(ByteWriter& out, const WrittenExperts& written) {
+  const auto& [experts, bias_experts, glu, fused] = written;
+  out.number(static_cast<i64>(experts));
+  out.number(static_cast<i64>(bias_experts));
+  write(out, glu);
+  out.number(fused ? 1 : 0);
 }
 
 /// Below; it has a vector itself.
@@ -163,6 +171,17 @@ OutputTensor read_output(ByteReader& in) {
   return tensor;
 }
 
+Experts read_experts(ByteReader& in) { return static_cast<Experts>(in.number(0, static_cast<i64>(Experts::Grouped))); }
+
+WrittenExperts read_written(ByteReader& in) {
+  WrittenExperts written;
+  written.experts = read_experts(in);
+  written.bias_experts = read_experts(in);
+  written.glu = read_glu(in);
+  written.fused = in.number(0, 1) == 1;
+  return written;
+}
+
 LayoutAnswers read_answers(ByteReader& in) {
   LayoutAnswers answers;
   answers.naming = in.text();
@@ -195,8 +214,8 @@ void check_numbers(const Plan& plan) {
 }  // namespace
 
 std::vector<std::byte> plan_bytes(const Plan& plan) {
-  const auto& [outputs, moves, first_move, num_shards, data_phases, dropped, computes, repeats, cuts, from, to, rest,
-               foreign_order, bytes, notes] = plan;
+  const auto& [outputs, moves, first_move, num_shards, data_phases, dropped, computes, repeats, cuts, experts, from, to,
+               rest, foreign_order, bytes, notes] = plan;
   ByteWriter out;
   out.text(kFirstText);
   write(out, outputs);
@@ -208,6 +227,7 @@ std::vector<std::byte> plan_bytes(const Plan& plan) {
   write(out, computes);
   write(out, repeats);
   write(out, cuts);
+  write(out, experts);
   write(out, from);
   write(out, to);
   write(out, rest);
@@ -234,6 +254,7 @@ Plan parse_plan_bytes(std::span<const std::byte> bytes) {
   plan.computes = read_items(in, 3 * kNumberBytes, read_compute);
   plan.repeats = read_items(in, kNumberBytes, read_index);
   plan.cuts = read_items(in, 2 * kNumberBytes, read_cut);
+  plan.experts = read_items(in, 5 * kNumberBytes, read_written);
   plan.from = read_answers(in);
   plan.to = read_answers(in);
   plan.rest = in.text();

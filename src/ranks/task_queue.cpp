@@ -33,6 +33,11 @@ TaskQueue::TaskQueue(Ranks& ranks, std::span<const i64> task_bytes)
   ranks.restart();
 }
 
+void TaskQueue::close() {
+  const std::lock_guard lock(mutex_);
+  over_ = true;
+}
+
 i64 TaskQueue::next() {
   const std::lock_guard lock(mutex_);
   if (over_ || ranks_.stopped()) return -1;

@@ -31,6 +31,8 @@ class TaskQueue {
   TaskQueue(Ranks& ranks, std::span<const i64> task_bytes);
   /// The next task; -1 where there are no more, or a rank has stopped all. Thread safe.
   i64 next();
+  /// Gives no more. Thread safe.
+  void close();
 
  private:
   Ranks& ranks_;

@@ -251,8 +251,12 @@ Digest digest_of(Checkpoint& checkpoint, const SourceAnswers& answers, const Run
   check_contents(run, *checkpoint.source, "checking checksums");
   settle_copies(run, checkpoint);
   check_master_weights(run, checkpoint, answers);
-  Stage stage(run, "digest", tensor_bytes(checkpoint.model()));
-  return compute_digest(checkpoint.model(), *backend, stage.execute_options());
+  return digest_stage(run, checkpoint.model(), *backend, "digest");
+}
+
+Digest digest_stage(const RunOptions& run, const Model& model, const Backend& backend, std::string_view title) {
+  Stage stage(run, title, tensor_bytes(model));
+  return compute_digest(model, backend, stage.execute_options());
 }
 
 CheckpointDigest digest(const std::filesystem::path& path, const SourceAnswers& answers, const RunOptions& run) {

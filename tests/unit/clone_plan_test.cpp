@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <mutex>
 #include <numeric>
 
 #include "core/natural_order.hpp"
+#include "exec/done_log.hpp"
 #include "exec/execute_tasks.hpp"
 #include "format/staged_output.hpp"
 #include "io/file.hpp"
@@ -198,20 +198,16 @@ TEST_F(CloneTest, WhatIsDoneIsLeftOut) {
   const auto source = open_source("/source");
   const Made whole = convert(*source, "/whole", kTurned, kAll);
   ExecuteOptions execution;
-  std::vector<std::pair<std::size_t, std::pair<i64, i64>>> made;
-  std::mutex mutex;
-  execution.on_done = [&](const DoneRange& range) {
-    const std::lock_guard lock(mutex);
-    made.push_back({range.tensor, {range.begin, range.end}});
-  };
+  DoneLog log(nullptr, nullptr, DoneLog::Kept::Ranges);
+  execution.log = &log;
   for (std::size_t t = 0; t < whole.plan.outputs.size(); t += 2)
     if (const i64 bytes = whole.plan.outputs[t].bytes; bytes > 50)
       for (const auto& [begin, end] : {std::pair(i64{0}, bytes / 50), std::pair(bytes / 3, bytes / 2)})
         execution.done.push_back({t, begin, end, {}});
   const Made rest = convert(*source, "/rest", kTurned, kAll, execution);
-  for (const auto& [tensor, range] : made)
+  for (const DoneRange& range : log.take())
     for (const DoneRange& done : execution.done)
-      EXPECT_FALSE(tensor == done.tensor && range.first < done.end && done.begin < range.second);
+      EXPECT_FALSE(range.tensor == done.tensor && range.begin < done.end && done.begin < range.end);
   // All else is in place.
   const auto expected = tensors_of(*open_source("/whole"));
   const auto found = tensors_of(*open_source("/rest"));

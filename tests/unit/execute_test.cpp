@@ -5,6 +5,7 @@
 
 #include "core/float_rows.hpp"
 #include "exec/backends.hpp"
+#include "exec/done_log.hpp"
 #include "exec/execute_tasks.hpp"
 #include "glu_ckpt/ops/cuda.hpp"
 #include "support/convert.hpp"
@@ -193,15 +194,19 @@ void expect_nans_counted_once(Dtype dtype, const Spelling& to) {
   i64 expected = 0;
   for (const std::size_t t : options.count_nans_of) expected += count_nans(sink.tensors()[t].bytes, dtype);
   EXPECT_GT(expected, 0);
-  std::atomic<i64> of_ranges{0};
-  options.on_done = [&](const DoneRange& range) { of_ranges += range.sums.nans; };
   for (const i64 memory_bytes : {i64{1} << 30, i64{30'001}, i64{60'006}})
     for (options.jobs = 1; options.jobs <= 3; ++options.jobs) {
       options.memory_bytes = memory_bytes;
-      of_ranges = 0;
+      DoneLog log(nullptr, nullptr, DoneLog::Kept::Ranges);
+      options.log = &log;
       MemorySink again(plan.outputs);
       EXPECT_EQ(execute(plan, source, again, *make_backend("cpu"), options).nans, expected) << memory_bytes;
+      i64 of_ranges = 0, of_outputs = 0;
+      for (const DoneRange& range : log.take()) of_ranges += range.sums.nans;
+      for (const auto& [output, nans] : log.moved().nans) of_outputs += nans;
       EXPECT_EQ(of_ranges, expected);
+      EXPECT_EQ(of_outputs, expected);
+      EXPECT_TRUE(log.take().empty());
     }
 }
 

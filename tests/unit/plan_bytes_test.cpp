@@ -27,6 +27,7 @@ Plan every_field() {
   plan.computes = {{6, 0, ComputeOp::AddOne}};
   plan.repeats = {1};
   plan.cuts = {{9, 640}};
+  plan.experts = {{Experts::Grouped, Experts::Indexed, {Glu::Kind::Interleaved, 32}, true}, {}};
   plan.from = {"hf:x", "indexed", {Glu::Kind::Interleaved, 32}, "option", Glu{Glu::Kind::Split, 0}, std::nullopt};
   plan.to = {"megatron", "grouped", {Glu::Kind::None, 0}, "naming", std::nullopt, Glu{Glu::Kind::Contiguous, 0}};
   plan.rest = "hf";
@@ -67,10 +68,18 @@ void expect_equal(const LayoutAnswers& a, const LayoutAnswers& b) {
   EXPECT_EQ(optimizer_glu, b.optimizer_glu);
 }
 
+void expect_equal(const WrittenExperts& a, const WrittenExperts& b) {
+  const auto& [experts, bias_experts, glu, fused] = a;
+  EXPECT_EQ(experts, b.experts);
+  EXPECT_EQ(bias_experts, b.bias_experts);
+  EXPECT_EQ(glu, b.glu);
+  EXPECT_EQ(fused, b.fused);
+}
+
 /// Does not compile once a Plan has gained a field that it does not compare.
 void expect_equal(const Plan& a, const Plan& b) {
-  const auto& [outputs, moves, first_move, num_shards, data_phases, dropped, computes, repeats, cuts, from, to, rest,
-               foreign_order, bytes, notes] = a;
+  const auto& [outputs, moves, first_move, num_shards, data_phases, dropped, computes, repeats, cuts, experts, from, to,
+               rest, foreign_order, bytes, notes] = a;
   ASSERT_EQ(outputs.size(), b.outputs.size());
   for (std::size_t i = 0; i < outputs.size(); ++i) expect_equal(outputs[i], b.outputs[i]);
   ASSERT_EQ(moves.size(), b.moves.size());
@@ -82,6 +91,8 @@ void expect_equal(const Plan& a, const Plan& b) {
   EXPECT_EQ(computes, b.computes);
   EXPECT_EQ(repeats, b.repeats);
   EXPECT_EQ(cuts, b.cuts);
+  ASSERT_EQ(experts.size(), b.experts.size());
+  for (std::size_t i = 0; i < experts.size(); ++i) expect_equal(experts[i], b.experts[i]);
   expect_equal(from, b.from);
   expect_equal(to, b.to);
   EXPECT_EQ(rest, b.rest);

@@ -1,11 +1,10 @@
-#include "plan/target_block.hpp"
+#include "plan/expert_outputs.hpp"
 
 #include <algorithm>
 #include <array>
 #include <map>
 #include <span>
 
-#include "arch/dense_table.hpp"
 #include "core/fail.hpp"
 #include "layout/element_grid.hpp"
 #include "layout/expert_block.hpp"
@@ -16,58 +15,6 @@
 
 namespace glu_ckpt {
 namespace {
-
-std::string block_text(const ExpertBlock& block) {
-  return fmt::format("{}layer {} {} experts", block.is_optimizer_state() ? block.state + " of " : "",
-                     layer_label(block), to_string(block.set));
-}
-
-/// Spells `stack` as a row that has it does; empty for other rows.
-std::string spell_stack(const StackPrefix& prefix, const std::string& stack, i64 layer, bool stacked) {
-  if (stacked) return std::string(stack == prefix.stack ? prefix.before : "");
-  const std::string number = fmt::format("{}", layer);
-  const std::string outer = std::string(prefix.stack) + ".";
-  if (prefix.nested && stack.starts_with(outer)) return print_stack(prefix, number, stack.substr(outer.size()));
-  return !prefix.nested && stack == prefix.stack ? print_stack(prefix, number, "") : "";
-}
-
-/// The keys' text up to the expert part, in the spelling of `naming`: behind `root`, where layers may stand there.
-std::string renamed_prefix(const ExpertBlock& block, const Recognition& from, const Naming& naming,
-                           const std::optional<std::string>& root, bool stacked) {
-  if (const DenseNaming* const rest = from.dense_naming; rest != nullptr && rest->mtp_nests && block.stack == "mtp")
-    return print_layer_prefix(*rest, from.dense_root, block.stack, block.layer, *from.architecture);
-  const std::string layers = root ? *root + "layers." : std::string();
-  const auto print = [&](const std::string& stack, i64 layer) -> std::string {
-    std::string found;
-    for (const StackPrefix& prefix : naming.stacks)
-      if (block.key_scope.empty() || block.key_scope.ends_with('/') || !prefix.anchored)
-        if (const std::string text = spell_stack(prefix, stack, layer, stacked); !text.empty())
-          if (found.empty() || prefix.before == layers) found = block.key_scope + text;
-    return found;
-  };
-  const bool appended = naming.mtp_follows_decoder && block.stack == "mtp" && from.num_hidden_layers;
-  std::string text =
-      appended ? print("decoder", block.layer + *from.num_hidden_layers) : print(block.stack, block.layer);
-  if (text.empty())
-    fail(ErrorCode::NoSpelling, {}, "{}: naming {} has no place for layers of stack '{}{}'{}", block_text(block),
-         naming.name, block.key_scope, block.stack,
-         naming.mtp_follows_decoder ? "; config.json with num_hidden_layers would say where they go" : "");
-  return text;
-}
-
-std::string_view option_for(const ExpertBlock& block) {
-  if (block.set == ExpertSet::Shared) return "--from-shared-glu";
-  return block.is_optimizer_state() ? "--from-optimizer-glu" : "--from-glu";
-}
-
-void check_glu_change(const ExpertBlock& block, const Glu& asked) {
-  if (block.glu.kind == Glu::Kind::None)
-    fail(ErrorCode::NotGated, {}, "{} have no gate (FC1 and FC2 are of one width), so there is nothing to make {}",
-         block_text(block), to_string(asked));
-  if (block.glu.kind == Glu::Kind::Unknown)
-    throw Error(ErrorCode::UnknownGlu, block_text(block) + ": nothing says in which order FC1 holds gate and up")
-        .with_missing_options({std::string(option_for(block))});
-}
 
 bool is_fused(const Glu& glu, const Naming& naming) {
   if (glu.kind == Glu::Kind::None) return naming.plain_fc1_is_fused;
@@ -313,65 +260,8 @@ class BlockWriter {
   std::array<std::vector<i64>, kRoles> weight_rows_;
 };
 
-/// The answers for one layer: those for all, or the form that it once had.
-TargetAnswers answers_for(const ExpertBlock& block, const TargetAnswers& to, const ExpertForms& forms) {
-  const auto form = block.set == ExpertSet::Routed ? forms.find(layer_label(block)) : forms.end();
-  if (form == forms.end()) return to;
-  TargetAnswers own = to;
-  own.experts = form->second.experts;
-  own.glu = form->second.glu;
-  return own;
-}
-
-}  // namespace
-
-BlockTarget make_target(const ExpertBlock& block, const Recognition& from, const TargetAnswers& for_all,
-                        const ExpertForms& forms) {
-  const TargetAnswers to = answers_for(block, for_all, forms);
-  BlockTarget target;
-  const Naming* asked = to.naming ? find_naming(*to.naming) : from.naming;
-  if (asked == nullptr)
-    fail(ErrorCode::UnknownNaming, {}, "'{}' is not a naming; `glu-ckpt layouts` lists them", *to.naming);
-  target.naming = asked;
-  if (asked == from.naming) target.scale_word = block.scale_word;
-  target.axes = block.set == ExpertSet::Shared ? Axes::OutIn : asked->axes;
-  target.experts = to.experts.value_or(block.experts);
-  target.bias_experts = to.bias_experts.value_or(to.experts.value_or(block.bias_experts));
-  const auto& glu = block.set == ExpertSet::Shared ? to.shared_glu : to.glu;
-  target.glu = glu.value_or(block.glu);
-  const bool same_form = asked == from.naming && target.experts == block.experts;
-  target.halved = block.halved && !glu && asked->halves_by_position &&
-                  (same_form || is_native(*asked, block.set, target.experts, false));
-  if (glu && *glu != block.glu) check_glu_change(block, *glu);
-  // FC1 of unknown order may be regrouped or moved between namings that fix no order; anything else
-  // would claim one.
-  const bool claims =
-      is_native(*asked, block.set, target.experts, true) && fixed_glu(*asked).kind != Glu::Kind::Unknown;
-  if (block.glu.kind == Glu::Kind::Unknown && (claims || target.axes != block.axes))
-    check_glu_change(block, fixed_glu(*asked));
-  if (block.intermediate_size < 0 && target.experts == Experts::Grouped)
-    fail(ErrorCode::RaggedExperts, {},
-         "{} differ in width, so they cannot be one grouped tensor; use --experts indexed", block_text(block));
-  return target;
-}
-
-void set_key_prefix(const ExpertBlock& block, const Recognition& from, const DenseNaming* whole,
-                    const FormerModel& former, BlockTarget& target) {
-  if (whole != nullptr) {
-    target.key_prefix = print_layer_prefix(*whole, former.root, block.stack, block.layer, *from.architecture);
-    return;
-  }
-  const bool stacked = target.stacked_layers > 0;
-  // Layers are called in memory as on the hub.
-  const bool same_layers = target.naming == from.naming || (!from.naming->in_memory_of.empty() &&
-                                                            target.naming->stacks.data() == from.naming->stacks.data());
-  const bool kept = same_layers && stacked == (block.stacked_layers > 0);
-  target.key_prefix =
-      kept ? block.key_prefix : renamed_prefix(block, from, *target.naming, former.expert_root, stacked);
-}
-
-void add_block_outputs(const ExpertBlock& block, const BlockTarget& target, const Inventory& inventory,
-                       DraftOutputs& outputs) {
+/// Adds those of one block.
+void add_block(const ExpertBlock& block, const BlockTarget& target, const Inventory& inventory, DraftOutputs& outputs) {
   const std::size_t before = outputs.list.size();
   BlockWriter(block, target, inventory, outputs).run();
   const std::span made = std::span(outputs.list).subspan(before);
@@ -387,6 +277,13 @@ void add_block_outputs(const ExpertBlock& block, const BlockTarget& target, cons
     output.origin = first == output.moves.end() ? block.matrices.front().tensor
                                                 : first_in_file.at(inventory.tensors[first->src].file);
   }
+}
+
+}  // namespace
+
+void add_expert_outputs(const std::vector<ExpertBlock>& blocks, const std::vector<BlockTarget>& targets,
+                        const Inventory& inventory, DraftOutputs& outputs) {
+  for (std::size_t i = 0; i < targets.size(); ++i) add_block(blocks[i], targets[i], inventory, outputs);
 }
 
 }  // namespace glu_ckpt

@@ -1,4 +1,4 @@
-#include "convert/conversion_texts.hpp"
+#include "convert/findings.hpp"
 
 #include <fmt/format.h>
 
@@ -7,10 +7,12 @@
 #include "arch/trained_config.hpp"
 #include "families/architecture.hpp"
 #include "format/check_apart.hpp"
+#include "model/adapter_view.hpp"
 #include "model/padded_source.hpp"
 #include "model/part_source.hpp"
 #include "model/saved_arguments.hpp"
 #include "model/source_hints.hpp"
+#include "model/stage.hpp"
 #include "model/stored_model.hpp"
 #include "quant/quant_config.hpp"
 
@@ -75,11 +77,10 @@ std::string missing_bias_text(const Recognition& model) {
       architecture->model_type);
 }
 
-}  // namespace
-
-std::vector<std::string> notes_of(const Conversion& conversion, const std::string& stale) {
+std::vector<std::string> notes_of(const Conversion& conversion) {
   const Source& source = *conversion.source.source;
   std::vector<std::string> notes;
+  const std::string stale = stale_quantization(source, conversion.options.from);
   if (!stale.empty())
     notes.push_back(fmt::format("{} says that weights are quantized, and none is: the output does not have it", stale));
   if (const CheckpointInfo& info = source.info(); !info.decoded_weights.empty())
@@ -129,11 +130,61 @@ std::vector<std::string> notes_of(const Conversion& conversion, const std::strin
   return notes;
 }
 
+// ---- what loads the output --------------------------------------------------------------------
+
+StoredExperts written_as(const ExpertBlock& block, const WrittenExperts& written) {
+  StoredExperts stored = stored_as(block);
+  stored.experts = written.experts;
+  if (stored.bias_experts) stored.bias_experts = written.bias_experts;
+  stored.fused = written.fused;
+  stored.glu = written.glu;
+  return stored;
+}
+
+/// Returns whether the output has names that transformers has in memory.
+bool keeps_memory_names(const Conversion& conversion) {
+  const auto& [source, model, hints] = conversion.source;
+  return model.in_memory &&
+         (model.model_names.empty() ||
+          std::ranges::find(conversion.plan.outputs, source->inventory().tensors[model.model_names.begin()->first].name,
+                            &OutputTensor::name) != conversion.plan.outputs.end());
+}
+
+/// Returns whether keys that begin with a text that programs do not read stay as they are.
+bool keeps_prefix(const Conversion& conversion) {
+  return std::ranges::any_of(conversion.source.recognition.flaws, [&](const ModelFlaw& flaw) {
+    return flaw.kind == ModelFlaw::Kind::OtherPrefix &&
+           std::ranges::find(conversion.plan.outputs, flaw.tensor, &OutputTensor::name) !=
+               conversion.plan.outputs.end();
+  });
+}
+
+LoadsIn loaders_of(const Conversion& conversion) {
+  const auto& [source, model, hints] = conversion.source;
+  if (model.is_adapter) return adapter_loaders(source->inventory());
+  StoredModel stored = stored_model(*source, hints, model);
+  for (std::size_t i = 0; i < model.blocks.size(); ++i)
+    if (!model.blocks[i].is_optimizer_state())
+      stored.experts.push_back(written_as(model.blocks[i], conversion.plan.experts[i]));
+  stored.layout = conversion.plan.to;
+  stored.rest = conversion.plan.rest;
+  stored.format = to_string(conversion.target.format);
+  stored.in_memory = keeps_memory_names(conversion);
+  stored.has_config = conversion.target.has_config;
+  stored.has_args = conversion.target.makes_args;
+  if (stored.not_whole.empty()) stored.not_whole = missing_ranks_text(*source, hints);
+  if (stored.not_whole.empty()) stored.not_whole = lone_shard_text(*source);
+  if (stored.not_whole.empty()) stored.not_whole = why_not_whole(model, stored.rest, keeps_prefix(conversion));
+  return loads_in(stored);
+}
+
+/// Says which programs load the output, or why none does.
 std::string loads_in_sentence(const LoadsIn& found) {
   if (found.is_unknown) return fmt::format("it is not known what loads the output: {}", found.why_none);
   return found.loaders.empty() ? fmt::format("nothing loads the output as it is: {}", found.why_none) : "";
 }
 
+/// Says what --from-glu was taken for; empty where nobody gave it.
 std::string covered_text(const Conversion& conversion) {
   const SourceAnswers& from = conversion.options.from;
   if (!from.glu) return {};
@@ -159,19 +210,14 @@ std::string covered_text(const Conversion& conversion) {
   return text;
 }
 
-namespace {
-
 /// Whoever turns what loads into what does not is warned; of another checkpoint it is no news.
 bool loads_source(const Conversion& conversion) {
   const auto& [source, model, hints] = conversion.source;
   return !conversion.loads_in.is_unknown && !loads_in(*source, hints, model, false).loaders.empty();
 }
 
-}  // namespace
-
-std::vector<std::string> warnings_of(const Conversion& conversion, bool keeps_prefix) {
-  std::vector<std::string> warnings;
-  if (conversion.target.makes_args) warnings = arguments_for(conversion.source, conversion.plan.to).warnings;
+std::vector<std::string> warnings_of(const Conversion& conversion) {
+  std::vector<std::string> warnings = conversion.megatron_args.warnings;
   if (!conversion.plan.foreign_order.empty())
     warnings.push_back("the output may load and compute something else. " + conversion.plan.foreign_order);
   for (std::string& text : unread_argument_texts(*conversion.source.source, conversion.source.hints))
@@ -182,8 +228,8 @@ std::vector<std::string> warnings_of(const Conversion& conversion, bool keeps_pr
   if (const std::string text = lone_shard_text(*conversion.source.source); !text.empty()) warnings.push_back(text);
   for (const std::string& text : dangling_texts(*conversion.source.source))
     warnings.push_back(text + " It is not copied");
-  for (std::string& text :
-       flaw_texts(*conversion.source.source, conversion.source.hints, conversion.source.recognition, keeps_prefix))
+  for (std::string& text : flaw_texts(*conversion.source.source, conversion.source.hints, conversion.source.recognition,
+                                      keeps_prefix(conversion)))
     warnings.push_back(std::move(text));
   if (const std::string& word = conversion.options.from.encode;
       !word.empty() && conversion.source.source->info().recast_tensors == 0)
@@ -209,6 +255,29 @@ std::vector<std::string> warnings_of(const Conversion& conversion, bool keeps_pr
   if (conversion.loads_in.loaders.empty() && !is_said && (conversion.options.target || loads_source(conversion)))
     warnings.push_back(loads_in_sentence(conversion.loads_in));
   return warnings;
+}
+
+}  // namespace
+
+void add_notes(Conversion& conversion) {
+  for (std::string& note : notes_of(conversion)) conversion.plan.notes.push_back(std::move(note));
+}
+
+void judge_output(Conversion& conversion) {
+  conversion.loads_in = loaders_of(conversion);
+  conversion.warnings = warnings_of(conversion);
+}
+
+void tell_findings(const Conversion& conversion) {
+  const RunOptions& run = conversion.run;
+  const std::vector<std::string>& warnings = conversion.warnings;
+  const auto is_said = [&](const std::string& text) { return std::ranges::find(warnings, text) != warnings.end(); };
+  for (const std::string& warning : warnings) tell_warning(run, "{}", warning);
+  if (const std::string text = loads_in_sentence(conversion.loads_in);
+      !text.empty() && !is_said(text) && !is_said(conversion.loads_in.why_none))
+    tell_note(run, "{}", text);
+  if (const std::string text = covered_text(conversion); !text.empty()) tell_note(run, "{}", text);
+  for (const std::string& note : conversion.plan.notes) tell_note(run, "{}", note);
 }
 
 }  // namespace glu_ckpt
