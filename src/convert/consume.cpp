@@ -144,7 +144,6 @@ void check_directory(const fs::path& directory) {
 }  // namespace
 
 void check_consuming_options(const fs::path& input, const ConvertOptions& options, int ranks) {
-  if (!options.consume_source) return;
   const std::string name = input.string();
   const auto exclude = [&](bool is_given, std::string_view other, std::string_view why) {
     if (is_given) fail(ErrorCode::Usage, {name, {}}, "--consume-source and {} exclude one another: {}", other, why);
@@ -229,7 +228,6 @@ SourceWatch::SourceWatch(const fs::path& input, const fs::path& output, const Co
 }
 
 void keep_source(const Conversion& conversion) {
-  if (conversion.consumed == nullptr) return;
   // They are written when the files may be gone.
   if (!conversion.consumed->was_loaded())
     for (const NamedObject& object : conversion.source.source->structure().objects) (void)object.read();
@@ -239,7 +237,6 @@ void keep_source(const Conversion& conversion) {
 }
 
 void check_consumable(const Conversion& conversion) {
-  if (!conversion.options.consume_source) return;
   const fs::path& input = conversion.input;
   if (link_kind(input) == PathKind::Symlink) refuse(input.string(), "it is a link to a checkpoint elsewhere");
   std::set<fs::path> directories;

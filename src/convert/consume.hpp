@@ -26,15 +26,14 @@ class SourceWatch {
   std::optional<SystemCallsScope> scope_;
 };
 
-/// Ends the noting of what opening reads, once all of that is open.
+/// Ends the noting of what opening reads, once all of that is open. Requires Conversion::consumed.
 void keep_source(const Conversion& conversion);
 
-/// Refuses, where ConvertOptions::consume_source is given, what else is asked for and does not go with it. Throws
-/// SourceNeeded, Usage.
+/// Refuses what does not go with ConvertOptions::consume_source. Throws SourceNeeded, Usage.
 void check_consuming_options(const std::filesystem::path& input, const ConvertOptions& options, int ranks);
 
-/// Refuses, where ConvertOptions::consume_source is given, sources that are not this user's alone to remove, those of
-/// which something would be lost, and outputs that could not be finished. Throws SourceNeeded.
+/// Refuses to remove sources that are not this user's alone, those of which something would be lost, and those whose
+/// output could not be finished. Throws SourceNeeded.
 void check_consumable(const Conversion& conversion);
 
 /// The room that the output needs while files of the source go, at the most.

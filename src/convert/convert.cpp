@@ -68,7 +68,7 @@ Converted convert_with(const std::filesystem::path& source, const std::filesyste
   std::optional<Converted> complete;
   at_first_rank(ranks, [&] {
     check_evidence(conversion);
-    complete = find_complete(conversion);
+    if (options.resume && !options.overwrite) complete = find_complete(conversion);
   });
   const bool is_complete = !ranks.broadcast(std::vector<std::byte>(complete ? 1 : 0)).empty();
   Converted converted = is_complete ? std::move(complete).value_or(Converted()) : run_conversion(conversion, ranks);
@@ -111,7 +111,7 @@ Converted run_conversion(const Conversion& conversion, Ranks& ranks) {
   i64 bytes_written = 0;
   std::vector<std::string> warnings;
   staging.keep_on_failure([&] {
-    clone_pass(conversion, staging, clones);
+    if (!clones.empty()) clone_pass(conversion, staging, clones);
     if (conversion.options.consume_source) consumer.emplace(conversion, expected, staging);
     Consumer* const consumes = consumer ? &*consumer : nullptr;
     const Moved mine = move_pass(conversion, expected, staging, clones, consumes, ranks);

@@ -139,7 +139,7 @@ std::optional<Converted> find_consumed(const std::filesystem::path& input, const
 std::optional<Converted> find_complete(const Conversion& conversion) {
   const std::filesystem::path& output = conversion.output;
   const ConvertOptions& options = conversion.options;
-  if (!options.resume || options.overwrite || !path_exists(output)) return std::nullopt;
+  if (!path_exists(output)) return std::nullopt;
   const auto fail_other = [&](const std::string& why) {
     fail(ErrorCode::OutputExists, {output.string(), {}},
          "{} exists, and {}; choose another name, or --overwrite to replace it", output.string(), why);

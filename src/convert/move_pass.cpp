@@ -100,7 +100,6 @@ std::string nans_text(const Plan& plan, const std::map<std::size_t, i64>& nans) 
 }
 
 void clone_pass(const Conversion& conversion, const Staging& staging, ClonePlan& clones) {
-  if (clones.empty()) return;
   Stage stage(conversion.run, "cloning", clones.bytes());
   clone_ranges(clones, conversion.plan, *conversion.source.source, staging.sink(), stage.execute_options());
 }

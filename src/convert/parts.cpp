@@ -106,12 +106,9 @@ Converted commit_parts(const Conversion& conversion, const ExpectedOutput& expec
 
 }  // namespace
 
-void check_parts(const Conversion& conversion, int ranks) {
-  const ConvertOptions& options = conversion.options;
-  if (options.part.of == 0) return;
+void check_parts(const std::filesystem::path& output, const ConvertOptions& options, int ranks) {
   const auto exclude = [&](bool is_given, std::string_view other, std::string_view why) {
-    if (is_given)
-      fail(ErrorCode::Usage, {conversion.output.string(), {}}, "--part and {} exclude one another: {}", other, why);
+    if (is_given) fail(ErrorCode::Usage, {output.string(), {}}, "--part and {} exclude one another: {}", other, why);
   };
   exclude(options.overwrite, "--overwrite", "one part would replace what another has finished");
   exclude(options.consume_source, "--consume-source", "the other parts need the source's files");

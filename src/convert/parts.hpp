@@ -5,8 +5,8 @@
 
 namespace glu_ckpt {
 
-/// Refuses what cannot be made in parts, where ConvertOptions::part asks for it. Throws Usage.
-void check_parts(const Conversion& conversion, int ranks);
+/// Refuses what does not go with ConvertOptions::part. Throws Usage.
+void check_parts(const std::filesystem::path& output, const ConvertOptions& options, int ranks);
 
 /// Writes the part of the output that ConvertOptions::part names, or what an earlier run of this part has left of it,
 /// and once all parts are done, proves the output and commits it.

@@ -159,7 +159,8 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
                    ConsumedFiles* consumed) {
   at_first_rank(ranks, [&] {
     check_output(input, output, options);
-    check_consuming_options(input, options, ranks.size());
+    if (options.consume_source) check_consuming_options(input, options, ranks.size());
+    if (options.part.of > 0) check_parts(output, options, ranks.size());
   });
   Conversion conversion{.input = input, .output = output, .options = options, .run = run, .consumed = consumed};
   together(ranks, [&] {
@@ -173,14 +174,11 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
     if (conversion.target.makes_args) conversion.megatron_args = arguments_for(conversion.source, conversion.plan.to);
     if (!conversion.backend) conversion.backend = open_backend(run, gathered_bytes(conversion.plan));
   });
-  keep_source(conversion);
+  if (consumed != nullptr) keep_source(conversion);
   judge_output(conversion);
   at_first_rank(ranks, [&] { tell_findings(conversion); });
   if (!conversion.source.recognition.copies.empty()) settle_copies(conversion, reading, ranks);
-  at_first_rank(ranks, [&] {
-    check_parts(conversion, ranks.size());
-    check_consumable(conversion);
-  });
+  if (options.consume_source) at_first_rank(ranks, [&] { check_consumable(conversion); });
   return conversion;
 }
 
