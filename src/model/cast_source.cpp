@@ -1,5 +1,3 @@
-#include "model/cast_source.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,6 +16,7 @@
 #include "core/name_glob.hpp"
 #include "format/model_config.hpp"
 #include "model/source_hints.hpp"
+#include "model/source_steps.hpp"
 #include "model/stored_codes.hpp"
 #include "model/wrapped_source.hpp"
 #include "quant/quant_config.hpp"

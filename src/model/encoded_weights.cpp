@@ -1,5 +1,3 @@
-#include "model/encoded_weights.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 #include "layout/bare_codes.hpp"
 #include "model/laid_out_source.hpp"
 #include "model/source_hints.hpp"
+#include "model/source_steps.hpp"
 #include "model/stored_codes.hpp"
 #include "quant/encoded_source.hpp"
 

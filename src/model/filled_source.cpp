@@ -1,5 +1,3 @@
-#include "model/filled_source.hpp"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -23,6 +21,7 @@
 #include "model/laid_out_source.hpp"
 #include "model/open_checkpoint.hpp"
 #include "model/source_hints.hpp"
+#include "model/source_steps.hpp"
 #include "model/wrapped_source.hpp"
 #include "quant/quant_config.hpp"
 

@@ -1,5 +1,3 @@
-#include "model/merged_adapter.hpp"
-
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -12,6 +10,7 @@
 #include "families/architecture.hpp"
 #include "model/adapter_view.hpp"
 #include "model/source_hints.hpp"
+#include "model/source_steps.hpp"
 
 namespace glu_ckpt {
 namespace {

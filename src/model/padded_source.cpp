@@ -1,5 +1,3 @@
-#include "model/padded_source.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,6 +17,7 @@
 #include "model/laid_out_source.hpp"
 #include "model/part_config.hpp"
 #include "model/source_hints.hpp"
+#include "model/source_steps.hpp"
 #include "model/stored_codes.hpp"
 #include "model/wrapped_source.hpp"
 #include "quant/quant_config.hpp"
