@@ -70,6 +70,8 @@ struct TargetAnswers {
   Scope scope = Scope::Model;
   /// Tensors that no map knows travel with a model that gets another naming.
   bool keep_unknown = false;
+  /// All layers share their tensors, along a leading axis, in a model that gets Megatron's naming.
+  bool stack_layers = false;
 };
 
 /// How a layer's routed experts are stored.

@@ -460,7 +460,27 @@ std::vector<ArgumentDifference> unread_arguments(const SavedArgs& args, const st
   return unread;
 }
 
-MegatronArgs megatron_args(const std::string& config, const Recognition& model, const GluOrders& to) {
+namespace {
+
+/// Who asks for keys that all layers share may want a HybridModel, whose builder does not take all of a GPTModel's
+/// arguments.
+void warn_of_hybrid_model(ArgsWriter& args) {
+  const auto has = [&](std::string_view name) { return args.written.text.find(name) != std::string::npos; };
+  if (has("--use-rope-scaling"))
+    args.warn(
+        "--stack-layers: HybridModel of Megatron-Core 0.19.2 does not read --use-rope-scaling, so it would not compute "
+        "what the model does; GPTModel does");
+  for (const std::string_view name : {"--window-attn-skip-freq", "--no-rope-freq"})
+    if (has(name))
+      args.warn(
+          "--stack-layers: {} counts layers, and a HybridModel has two for each one of a GPTModel: give it a list "
+          "twice as long",
+          name);
+}
+
+}  // namespace
+
+MegatronArgs megatron_args(const std::string& config, const Recognition& model, const WrittenForm& to) {
   ArgsWriter args(config, model, to);
   const Family& family = args.family();
   for (const std::span<const ArgRow> rows : family.args)
@@ -469,6 +489,8 @@ MegatronArgs megatron_args(const std::string& config, const Recognition& model, 
   warn_of_unread_fields(args);
   if (!family.needs.empty())
     args.warn("models of type '{}' do not load into GPTModel as it is: {}", family.model_type, family.needs);
+  args.written.stacked = to.stacked;
+  if (to.stacked) warn_of_hybrid_model(args);
   return std::move(args.written);
 }
 

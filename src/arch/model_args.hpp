@@ -30,6 +30,6 @@ std::vector<ArgumentDifference> unread_arguments(const SavedArgs& args, const st
 
 /// `config` is the text of config.json. Requires Recognition::architecture. Throws NoMap where a field that every run
 /// needs is missing, ConfigJson where one is impossible.
-MegatronArgs megatron_args(const std::string& config, const Recognition& model, const GluOrders& to);
+MegatronArgs megatron_args(const std::string& config, const Recognition& model, const WrittenForm& to);
 
 }  // namespace glu_ckpt

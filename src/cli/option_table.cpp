@@ -274,6 +274,11 @@ OptionGroup destination(const std::string& program) {
                  choice<bool>(FIELD(convert.to.keep_unknown), {{"refuse", false, "end with status 4"},
                                                                {"keep", true, "carry them under names of their own"}}),
                  "refuse"),
+          option(
+              "--stack-layers",
+              "for Megatron: one tensor for all layers, with an axis that counts them, where others get one for each "
+              "layer; a HybridModel loads a GPT model in that form alone",
+              flag(FIELD(convert.to.stack_layers))),
           option("--optimizer WHAT", "the optimizer's tensors",
                  choice<bool>(FIELD(from.drop_optimizer), {{"keep", false}, {"drop", true}}), "keep"),
           option(

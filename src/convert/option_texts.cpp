@@ -33,6 +33,7 @@ std::map<std::string, std::string> option_texts(const ConvertOptions& options) {
   remember(texts, "format", options.format);
   if (options.to.scope == Scope::Experts) texts["scope"] = "experts";
   if (options.to.keep_unknown) texts["unknown"] = "keep";
+  if (options.to.stack_layers) texts["stack_layers"] = "true";
   if (options.sha256_manifest) texts["manifest"] = "sha256";
   if (options.allow_foreign_order) texts["allow_foreign_order"] = "true";
   if (!options.from.config_file.empty()) texts["from_config"] = options.from.config_file;

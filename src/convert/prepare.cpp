@@ -171,7 +171,7 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
   conversion.plan = make_shared_plan(conversion, ranks);
   add_notes(conversion);
   together(ranks, [&] {
-    if (conversion.target.makes_args) conversion.megatron_args = arguments_for(conversion.source, conversion.plan.to);
+    if (conversion.target.makes_args) conversion.megatron_args = arguments_for(conversion.source, conversion.plan);
     if (!conversion.backend) conversion.backend = open_backend(run, gathered_bytes(conversion.plan));
   });
   if (consumed != nullptr) keep_source(conversion);

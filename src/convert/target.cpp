@@ -465,13 +465,15 @@ Target resolve_target(const std::filesystem::path& output, const ConvertOptions&
   return TargetResolver(output, options, source).run();
 }
 
-MegatronArgs arguments_for(const Checkpoint& source, const LayoutAnswers& to) {
-  return megatron_args(source.hints.config, source.recognition, {to.glu, to.shared_glu});
+MegatronArgs arguments_for(const Checkpoint& source, const Plan& plan) {
+  return megatron_args(source.hints.config, source.recognition,
+                       {plan.to.glu, plan.to.shared_glu, stacks_layers(plan.outputs)});
 }
 
 std::vector<SideFile> made_files(const Target& target, const MegatronArgs& args) {
   std::vector<SideFile> files;
-  if (target.for_megatron) files.push_back({std::string(kCommonStateFile), print_common_state(args.text)});
+  if (target.for_megatron)
+    files.push_back({std::string(kCommonStateFile), print_common_state(args.text, args.stacked)});
   if (!target.config.name.empty()) files.push_back(target.config);
   if (target.makes_args) files.push_back({std::string(kMegatronArgsFile), args.text});
   return files;

@@ -37,8 +37,8 @@ struct Target {
 /// nobody knows what else than experts the model has.
 Target resolve_target(const std::filesystem::path& output, const ConvertOptions& options, const Checkpoint& source);
 
-/// The arguments of a run that loads the output with that layout. Only where the model's architecture is known.
-MegatronArgs arguments_for(const Checkpoint& source, const LayoutAnswers& to);
+/// The arguments of a run that loads the output of that plan. Only where the model's architecture is known.
+MegatronArgs arguments_for(const Checkpoint& source, const Plan& plan);
 
 /// The files that are made for the output's reader, once its tensors are known.
 std::vector<SideFile> made_files(const Target& target, const MegatronArgs& args);

@@ -24,12 +24,16 @@ struct MegatronArgs {
   std::string text;
   /// A sentence about each thing that no argument can say, so that the model would load and compute something else.
   std::vector<std::string> warnings;
+  /// All layers share their tensors.
+  bool stacked = false;
 };
 
-/// The order of gate and up in the output.
-struct GluOrders {
+/// What the arguments say of the form in which the tensors are written: the orders of gate and up.
+struct WrittenForm {
   std::optional<Glu> routed;
   std::optional<Glu> shared;
+  /// All layers share their tensors.
+  bool stacked = false;
 };
 
 /// Numbers as argparse's float and JSON take them, with a point or an exponent.
@@ -39,13 +43,13 @@ std::string float_text(double value);
 class ArgsWriter {
  public:
   /// `config_text` is config.json's. Requires Recognition::architecture. Keeps references.
-  ArgsWriter(const std::string& config_text, const Recognition& model_found, const GluOrders& orders)
+  ArgsWriter(const std::string& config_text, const Recognition& model_found, const WrittenForm& orders)
       : config(config_text), recognized(model_found), model(*model_found.architecture), to(orders) {}
 
   const ConfigFields config;
   const Recognition& recognized;
   const Architecture& model;
-  const GluOrders& to;
+  const WrittenForm& to;
   MegatronArgs written;
 
   const Family& family() const { return *model.family; }

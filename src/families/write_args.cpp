@@ -254,6 +254,8 @@ void write_mtp_layers(ArgsWriter& args, const ArgRow& row) {
 }
 
 void write_expert_layers(ArgsWriter& args, const ArgRow& row) {
+  // With a list, even of equal numbers, Megatron-Core asks for keys with a layer number.
+  if (args.to.stacked) return;
   std::vector<bool> experts;
   for (const LayerKind kind : args.model.kinds) experts.push_back(kind.mlp == Mlp::Experts);
   args.add(row.argument, layer_pattern(experts));

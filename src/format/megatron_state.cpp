@@ -1,6 +1,7 @@
 #include "format/megatron_state.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +13,8 @@
 
 namespace glu_ckpt {
 namespace {
+
+constexpr std::array<i64, 1> kOneShard = {1};
 
 /// A store that has the same bytes under many names.
 class OneObject final : public ObjectStore {
@@ -50,6 +53,30 @@ std::string module_of(const std::string& key) {
   return {};
 }
 
+/// Returns whether it is a key of a module, or of its parameter, that all layers share.
+bool is_stacked(std::string_view key) {
+  constexpr std::string_view kStack = "decoder.layers.";
+  return key.size() > kStack.size() && key.starts_with(kStack) &&
+         (key[kStack.size()] < '0' || key[kStack.size()] > '9');
+}
+
+i64 extent(const OutputTensor& tensor, i64 axis) {
+  return axis < std::ssize(tensor.shape) ? tensor.shape[static_cast<std::size_t>(axis)] : 0;
+}
+
+/// Adds an entry for each position of these axes, such as "M._extra_state/shard_1.5_2.8".
+void add_shards(const std::string& module, std::span<const i64> axes, std::set<std::string>& names) {
+  if (axes.empty()) axes = kOneShard;
+  i64 count = 1;
+  for (const i64 axis : axes) count *= axis;
+  for (i64 shard = 0; shard < count; ++shard) {
+    std::vector<i64> position(axes.size());
+    i64 left = shard;
+    for (std::size_t axis = axes.size(); axis-- > 0; left /= axes[axis]) position[axis] = left % axes[axis];
+    names.insert(fmt::format("{}._extra_state/shard_{}_{}", module, fmt::join(position, "."), fmt::join(axes, ".")));
+  }
+}
+
 /// The value of `--name VALUE` on a line of its own; empty where it is not there.
 std::string value_of(std::string_view args, std::string_view name) {
   const std::string option = fmt::format("--{} ", name);
@@ -78,17 +105,21 @@ std::optional<PickleRef> hybrid_args(PickleGraph& graph, std::string_view args) 
 
 }  // namespace
 
-std::string print_common_state(const std::string& args) {
+std::string print_common_state(const std::string& args, bool stacked) {
   constexpr double kCheckpointVersion = 3.0;
   PickleGraph graph;
   const PickleRef metadata = add_dict(
-      graph, {{"singleton_local_shards", graph.add_bool(false)}, {"non_homogeneous_layers", graph.add_bool(true)}});
+      graph, {{"singleton_local_shards", graph.add_bool(false)}, {"non_homogeneous_layers", graph.add_bool(!stacked)}});
   std::vector<std::pair<std::string, PickleRef>> entries = {{"checkpoint_version", graph.add_float(kCheckpointVersion)},
                                                             {"iteration", graph.add_int(0)},
                                                             {"content_metadata", metadata}};
   if (const auto namespace_of = hybrid_args(graph, args)) entries.emplace_back("args", *namespace_of);
   const PickleRef root = add_dict(graph, entries);
   return print_object_zip(write_pickle(graph, root));
+}
+
+bool stacks_layers(const std::vector<OutputTensor>& tensors) {
+  return std::ranges::any_of(tensors, [](const OutputTensor& tensor) { return is_stacked(tensor.name); });
 }
 
 std::vector<NamedObject> extra_states(const std::vector<OutputTensor>& tensors) {
@@ -108,13 +139,10 @@ std::vector<NamedObject> extra_states(const std::vector<OutputTensor>& tensors) 
     if (tensor.name.starts_with(kUnknownPrefix)) continue;
     const std::string module = module_of(tensor.name);
     if (module.empty()) continue;
-    if (module.find(".experts.experts.") == module.npos) {
-      names.insert(module + "._extra_state/shard_0_1");
-      continue;
-    }
-    const i64 experts = tensor.shape.empty() ? 0 : tensor.shape.front();
-    for (i64 expert = 0; expert < experts; ++expert)
-      names.insert(fmt::format("{}._extra_state/shard_{}_{}", module, expert, experts));
+    std::vector<i64> axes;
+    if (is_stacked(module)) axes.push_back(extent(tensor, 0));
+    if (module.find(".experts.experts.") != module.npos) axes.push_back(extent(tensor, std::ssize(axes)));
+    add_shards(module, axes, names);
   }
   std::vector<NamedObject> objects;
   objects.reserve(names.size());

@@ -18,6 +18,7 @@
 #include "plan/dense_outputs.hpp"
 #include "plan/expert_outputs.hpp"
 #include "plan/place_outputs.hpp"
+#include "plan/stack_drafts.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -351,6 +352,7 @@ Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOp
     plan.rest = rest->name;
   plan.dropped = from.dropped;
   add_others(inventory, from, options, whole, former, drafts, plan);
+  if (options.to.stack_layers) stack_drafts(from, whole, drafts.list, plan);
   const bool identity = from.dropped.empty() && is_identity(drafts.list, inventory);
   if (identity && !options.force && !options.new_format)
     fail(ErrorCode::AlreadyInLayout, {}, "the source is {} already{}; {}--force copies it all the same",

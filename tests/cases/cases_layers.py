@@ -46,6 +46,17 @@ def fp4_mlps(source: pathlib.Path) -> None:
     write_safetensors(source / "model.safetensors", tensors)
 
 
+def widened(name: str):
+    """Returns an edit that stores a BF16 tensor in F32."""
+
+    def edit(tensors: dict) -> None:
+        _, shape, data = tensors[name]
+        wide = b"".join(b"\0\0" + data[at : at + 2] for at in range(0, len(data), 2))
+        tensors[name] = ("F32", shape, wide)
+
+    return edit
+
+
 def more_of(name: str, other: str):
     """Returns a change that stores a tensor once more, under another name."""
 
@@ -261,6 +272,26 @@ CASES = [
     warned(with_config("qwen3", rope_theta=5000.0), r"rope_parameters\.rope_theta 10000\.0 and rope_theta 5000\.0",
            "a base beside rope_parameters"),
     unwarned(with_config("llama3", rope_parameters=LLAMA_ROPE), "programs differ", "one embedding in two spellings"),
+    # One tensor for all layers.
+    *[Case("", "", [Run("convert SRC OUT --to megatron --stack-layers", REFUSED, says=says)], change=model(family),
+           note=f"{family}, stacked")
+      for family, says in [
+          ("deepseek_v3", r"layer 1 has 'decoder\.layers\.1\.mlp\..*', and layer 0 has none.*\[no-spelling\]"),
+          ("nemotron_h", r"of models of type 'nemotron_h' each layer has tensors of its own.*\[no-spelling\]")]],
+    Case("", "", [
+        Run("convert SRC OUT --to megatron --stack-layers", REFUSED,
+            says=r"'decoder\.layers\.0\.\S+' is BF16 .* and 'decoder\.layers\.1\.\S+' is F32 .*\[no-spelling\]"),
+        Run("convert SRC OUT --to megatron"),
+    ], change=both(model("qwen3"), tensors_changed(widened("model.layers.1.mlp.down_proj.weight"))),
+         note="layers of two dtypes, stacked"),
+    Case("", "", [
+        Run("convert SRC OUT --to megatron --stack-layers", says=r"--hybrid-layer-pattern '\*-\*-'"),
+        Run("convert OUT OUT2 --to megatron --stack-layers", REFUSED, says=r"\[already-in-layout\]"),
+        Run("verify SRC OUT"), Run("check OUT"),
+        Run("convert SRC OUT2 --to megatron"),
+        Run("convert OUT2 OUT --to megatron --stack-layers", REFUSED, says=r"--to hf, and what that gives --to megatron"),
+        Run("convert SRC OUT --to hf --stack-layers --force", REFUSED, says=r"in the naming .* each layer has tensors of its own"),
+    ], change=model("mistral"), note="stacked"),
     # Words.
     config_refused(with_config("llama3", head_dim=8.0), r"head_dim is 8\.0, where a whole number", "8.0 for a whole number"),
     Case("", "", [Run("inspect SRC", says="the keys of the model have nothing in front", never_says="begin with ''")],

@@ -11,6 +11,7 @@ JOBS is a JSON file with a list of jobs, each:
   output      a safetensors file for the logits
   wide_norms  true if its norms of q and k span all heads, which no argument says
   tracker     true if Megatron-LM's load_checkpoint shall find the checkpoint, by the tracker file above it
+  from_gpt    true if the checkpoint is a GPTModel's and the model a HybridModel
   plain       true if PyTorch wrote the directory, without Megatron's `_extra_state` entries
   save        an empty directory: what was loaded is saved there, as a training run does
 For each job it prints one line of JSON: name; missing, unexpected and mis-shaped keys; error, if there was one.
@@ -374,6 +375,8 @@ def judge(job, attention, norm):
     # Megatron-LM hands on what the checkpoint says of itself; it decides whether each layer has keys of its own.
     content = dist_checkpointing.load_content_metadata(checkpoint) or {}
     state = model.sharded_state_dict(metadata=dict(content))
+    if job.get("from_gpt"):
+        point_at_gpt(state, args)
     tensors, others = wanted_entries(state)
     held_tensors, held_others = held_entries(checkpoint)
     found = compare(tensors, held_tensors) | {"content_metadata": content}
@@ -394,6 +397,14 @@ def judge(job, attention, norm):
         # Last, for it takes the model's layer of MTP away.
         save_file(compute(model, torch.tensor(job["ids"])), job["output"])
     return found
+
+
+def point_at_gpt(state, args):
+    """As load_checkpoint does where a HybridModel finds a GPT model's checkpoint."""
+    from megatron.core.dist_checkpointing import gpt_checkpoint_interop as interop
+
+    maps = interop.gpt_compatible_layer_maps(args.hybrid_layer_pattern)
+    interop.retarget_sharded_state_dict_to_gpt_checkpoint(state, maps)
 
 
 def load_directly(model, state, job):

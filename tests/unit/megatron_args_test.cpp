@@ -26,7 +26,7 @@ Recognition model_of(const std::string& config, Dtype weights = Dtype::BF16) {
   return model;
 }
 
-MegatronArgs args_of(const std::string& config, const GluOrders& to = {}, bool shared = false) {
+MegatronArgs args_of(const std::string& config, const WrittenForm& to = {}, bool shared = false) {
   Recognition model = model_of(config);
   if (shared) model.blocks.emplace_back().set = ExpertSet::Shared;
   return megatron_args(config, model, to);
