@@ -101,6 +101,10 @@ std::vector<ExpectedDigest> read_list(const std::string& file) {
            file, number);
     list.push_back({*digest, path});
   }
+  // An empty list would pass as one whose checkpoints are all well.
+  if (list.empty())
+    fail(ErrorCode::Usage, {file, {}},
+         "{}: has no line; `glu-ckpt digest PATH... >{}` writes the lines to compare with", file, file);
   return list;
 }
 

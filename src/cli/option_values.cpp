@@ -20,19 +20,20 @@
 namespace glu_ckpt::cli {
 namespace {
 
+/// The least number of letters to change, put in, take out or exchange with their neighbour.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  std::vector<std::vector<std::size_t>> rows(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
+  for (std::size_t j = 0; j <= b.size(); ++j) rows[0][j] = j;
   for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0];
-    row[0] = i;
+    rows[i][0] = i;
     for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t substitute = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitute});
+      const std::size_t substitute = rows[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      rows[i][j] = std::min({rows[i - 1][j] + 1, rows[i][j - 1] + 1, substitute});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        rows[i][j] = std::min(rows[i][j], rows[i - 2][j - 2] + 1);
     }
   }
-  return row[b.size()];
+  return rows[a.size()][b.size()];
 }
 
 /// Too many for help.
@@ -132,14 +133,16 @@ fs::path snapshot_in(const fs::path& repository) {
 std::string suggestion(const std::string& typed, const std::vector<std::string>& known) {
   std::string best;
   constexpr std::size_t kLeastLetters = 3;
-  // Dashes are no letters that somebody mistypes.
-  const std::size_t letters = typed.size() - std::min(typed.size(), typed.find_first_not_of('-'));
+  // Dashes, and the "hf:" that many words begin with, are no letters that somebody mistypes.
+  const std::size_t start = typed.starts_with("hf:") ? 3 : std::min(typed.size(), typed.find_first_not_of('-'));
+  const std::size_t letters = typed.size() - start;
   // The typed word may be the beginning of a longer one.
   if (letters >= kLeastLetters)
     for (const std::string& word : known)
       if (word.starts_with(typed) && (best.empty() || word.size() < best.size())) best = word;
   if (!best.empty()) return "; did you mean " + best + "?";
-  std::size_t least = letters / 3 + 2;
+  // With more than a third of other letters it is another word.
+  std::size_t least = std::max<std::size_t>(letters / 3, 1) + 1;
   for (const std::string& word : known)
     if (const std::size_t distance = edit_distance(typed, word); distance < least) {
       least = distance;
@@ -214,7 +217,10 @@ ValueKind target() {
                                                                                  {"trl", "hf"},
                                                                                  {"llama.cpp", "hf"},
                                                                                  {"tensorrt-llm", "hf"},
-                                                                                 {"verl", "hf"}};
+                                                                                 {"verl", "hf"},
+                                                                                 {"gguf", "hf"},
+                                                                                 {"ollama", "hf"},
+                                                                                 {"deepspeed", "hf"}};
             constexpr const char* kTargets = "megatron, torchtitan, hf and hf:<model_type> are";
             if (typed.empty()) return fmt::format("it is empty; {} targets", kTargets);
             if (!typed.starts_with("hf:") && std::ranges::find(known, typed) == known.end()) {

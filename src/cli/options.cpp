@@ -13,6 +13,7 @@
 #include "cli/command_table.hpp"
 #include "cli/error_help.hpp"
 #include "cli/option_values.hpp"
+#include "cli/other_words.hpp"
 #include "cli/session.hpp"
 #include "core/fail.hpp"
 #include "core/parser_memory.hpp"
@@ -30,87 +31,43 @@ const CommandTable* command_named(const CommandTable& command, const std::string
   return nullptr;
 }
 
-struct SaidOtherwise {
-  /// The commands that it is about, between spaces; empty: all.
-  std::string_view commands;
-  std::string_view word;
-  std::string_view way;
-};
-
-/// Words of other programs for what is said otherwise here.
-constexpr std::string_view kRanks =
-    "Megatron-Core and torchtitan cut the model for their ranks when they load it, so DST has none";
-constexpr std::string_view kBits = "bits decide whether two are equal; `glu-ckpt diff` says by how much they differ";
-constexpr std::string_view kInspect = "`glu-ckpt inspect` says what a checkpoint is, with --tensors what is in it";
-constexpr SaidOtherwise kSaidOtherwise[] = {
-    {" glu-ckpt ", "compare", "`glu-ckpt verify` says whether two are one model, `glu-ckpt diff` where they differ"},
-    {" glu-ckpt ", "export", "`glu-ckpt convert SRC DST --to hf` writes what the hub has"},
-    {" glu-ckpt ", "hash", "`glu-ckpt digest` makes one fingerprint of a model"},
-    {" glu-ckpt ", "import", "`glu-ckpt convert SRC DST --to megatron` writes what a trainer loads"},
-    {" glu-ckpt ", "info", kInspect},
-    {" glu-ckpt ", "list", kInspect},
-    {" glu-ckpt ", "ls", kInspect},
-    {" glu-ckpt ", "merge", "`glu-ckpt convert SRC DST --merge ADAPTER` merges an adapter"},
-    {" glu-ckpt ", "quantize", "`glu-ckpt convert SRC DST --encode FORMAT` quantizes"},
-    {" glu-ckpt ", "resume", "the same `glu-ckpt convert` with --resume goes on"},
-    {" glu-ckpt ", "show", kInspect},
-    {" glu-ckpt ", "validate", "`glu-ckpt check` compares a checkpoint with its own record"},
-    {" convert plan ", "--output", "DST is the second argument"},
-    {" convert plan ", "--out", "DST is the second argument"},
-    {" convert plan ", "-o", "DST is the second argument"},
-    {" convert plan ", "--input", "SRC is the first argument"},
-    {" convert plan ", "--from", "SRC says what it is; where it does not, --from-naming and --from-glu do"},
-    {" convert plan ", "--quantize", "--encode FORMAT quantizes"},
-    {" convert plan ", "--quantization", "--encode FORMAT quantizes"},
-    {" convert plan ", "--bits", "--encode FORMAT quantizes"},
-    {" convert plan ", "--tp", kRanks},
-    {" convert plan ", "--pp", kRanks},
-    {" convert plan ", "--ep", kRanks},
-    {" convert plan ", "--tensor-model-parallel-size", kRanks},
-    {" convert plan ", "--pipeline-model-parallel-size", kRanks},
-    {" convert plan ", "--expert-model-parallel-size", kRanks},
-    {" convert plan ", "--target-tensor-parallel-size", kRanks},
-    {" convert plan ", "--target-pipeline-parallel-size", kRanks},
-    {" convert plan ", "--target-expert-parallel-size", kRanks},
-    {" verify diff ", "--tolerance", kBits},
-    {" verify diff ", "--atol", kBits},
-    {" verify diff ", "--rtol", kBits},
-    {" verify diff ", "--threshold", kBits},
-    {"", "--threads", "-j says how many"},
-    {"", "--workers", "-j says how many"},
-    {"", "--num-workers", "-j says how many"},
-};
-
-/// "; DST is the second argument"; empty where no other program says it so.
-std::string said_otherwise(const CommandTable& command, std::string_view word) {
-  const std::string words = fmt::format(" {} ", command.name.substr(command.name.rfind(' ') + 1));
-  for (const SaidOtherwise& row : kSaidOtherwise)
-    if (row.word == word && (row.commands.empty() || row.commands.find(words) != row.commands.npos))
-      return fmt::format("; {}", row.way);
-  return {};
-}
-
 [[noreturn]] void refuse_command(const CommandTable& command, const std::string& word) {
   std::vector<std::string> known;
   for (const CommandTable* one : subcommands(command)) known.push_back(one->name.substr(command.name.size() + 1));
-  if (const std::string way = said_otherwise(command, word); !way.empty())
-    fail(ErrorCode::Usage, {}, "'{}' is not a command{}", word, way);
-  if (command.name.find(' ') == command.name.npos)
-    for (std::string& error : error_slugs()) known.push_back(std::move(error));
-  std::string way = suggestion(word, known);
+  std::string way = said_otherwise(command.name, word);
+  if (way.empty()) way = suggestion(word, known);
   if (way.empty()) way = fmt::format("; `{} --help` lists them", command.name);
-  fail(ErrorCode::Usage, {}, "'{}' is not a command{}", word, way);
+  fail(ErrorCode::Usage, {}, "'{}' is not a command{}{}", word,
+       command.name.find(' ') == command.name.npos ? "" : fmt::format(" of {}", command.name), way);
+}
+
+/// Refuses a word that `help` knows nothing of, below the command `command`.
+[[noreturn]] void refuse_topic(const CommandTable& command, const std::string& word) {
+  if (subcommands(command).empty())
+    fail(ErrorCode::Usage, {}, "{} has no commands of its own, such as '{}'", command.name, word);
+  if (command.name.find(' ') != command.name.npos) refuse_command(command, word);
+  std::vector<std::string> known = error_slugs();
+  for (const CommandTable* one : subcommands(command)) known.push_back(one->name.substr(command.name.size() + 1));
+  std::string way = said_otherwise(command.name, word);
+  if (way.empty()) way = suggestion(word, known);
+  if (way.empty())
+    way = fmt::format("; `{0} --help` lists the commands, and a message ends with its error in brackets", command.name);
+  fail(ErrorCode::Usage, {}, "'{}' is neither a command nor an error{}", word, way);
 }
 
 [[noreturn]] void refuse_option(const CommandTable& command, const std::string& name, Words behind) {
   if (!command.commands.empty())
     for (std::size_t i = 0; i < behind.size(); ++i)
-      if (const CommandTable* later = command_named(command, behind[i]); later != nullptr)
-        fail(ErrorCode::Usage, {}, "{} belongs after the command: {} {}{}{}", name, later->name, name,
-             i + 1 < behind.size() ? " " : "", fmt::join(behind.subspan(i + 1), " "));
+      if (const CommandTable* later = command_named(command, behind[i]); later != nullptr) {
+        // What stands between the option and the command is the option's value.
+        std::vector<std::string> words = {name};
+        words.insert(words.end(), behind.begin(), behind.begin() + static_cast<std::ptrdiff_t>(i));
+        words.insert(words.end(), behind.begin() + static_cast<std::ptrdiff_t>(i) + 1, behind.end());
+        fail(ErrorCode::Usage, {}, "{} belongs after the command: {} {}", name, later->name, fmt::join(words, " "));
+      }
   std::vector<std::string> known;
   for (const OptionRow* row : all_options(command)) known.push_back(row->long_name);
-  std::string way = said_otherwise(command, name);
+  std::string way = said_otherwise(command.name, name);
   if (way.empty()) way = suggestion(name, known);
   if (name == "-v" && std::ranges::find(known, "--version") != known.end())
     way = "; -V prints the version, and -v belongs after a command";
@@ -241,8 +198,13 @@ class Parser {
       std::vector<std::string> missing;
       for (const auto& [row, option] : options_)
         if (option->get_required() && option->count() == 0) missing.push_back(row->name());
-      fail(ErrorCode::Usage, {}, "{} {} missing: {}", fmt::join(missing, " and "), missing.size() == 1 ? "is" : "are",
-           synopsis(command_));
+      // Arguments come first.
+      std::stable_partition(missing.begin(), missing.end(),
+                            [](const std::string& one) { return !one.starts_with('-'); });
+      const std::string last = missing.back();
+      missing.pop_back();
+      fail(ErrorCode::Usage, {}, "{}{}{} {} missing: {}", fmt::join(missing, ", "), missing.empty() ? "" : " and ",
+           last, missing.empty() ? "is" : "are", synopsis(command_));
     }
     if (dynamic_cast<const CLI::ExcludesError*>(&error) != nullptr)
       fail(ErrorCode::Usage, {}, "{} and {} exclude each other: give one of them", name,
@@ -297,7 +259,7 @@ std::string answer(const CommandTable& program, const Options& options) {
   const CommandTable* topic = &program;
   for (const std::string& word : options.paths) {
     const CommandTable* below = command_named(*topic, word);
-    if (below == nullptr) refuse_command(*topic, word);
+    if (below == nullptr) refuse_topic(*topic, word);
     topic = below;
   }
   return help_text(*topic);

@@ -227,9 +227,10 @@ void check_output(const fs::path& input, const fs::path& output, const ConvertOp
   check_staging(output, options.resume);
   if (!name_taken(output)) return;
   // --resume of a run that had finished: whether DST is its output shows once the plan is known.
-  if (!options.overwrite && !options.resume)
+  if (options.resume && !options.overwrite) return;
+  check_replaceable(output);
+  if (!options.overwrite)
     fail(ErrorCode::OutputExists, {name, {}}, "{} exists; choose another name, or --overwrite to replace it", name);
-  if (options.overwrite) check_replaceable(output);
 }
 
 }  // namespace glu_ckpt

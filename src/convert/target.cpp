@@ -201,7 +201,8 @@ class TargetResolver {
   void choose_hf(const std::string& name) {
     if (architecture_ == nullptr) return choose_hub_of_memory(name);
     if (name.starts_with(kHfPrefix) && name.substr(kHfPrefix.size()) != architecture_->model_type)
-      fail(ErrorCode::NoMap, {}, "--to {}: the source's model is of type '{}'", name, architecture_->model_type);
+      fail(ErrorCode::NoMap, {}, "--to {}: the source's model is of type '{}'; --to hf writes that type", name,
+           architecture_->model_type);
     const Family& family = *architecture_->family;
     if (!family.has_experts())
       return settle("hf:" + architecture_->model_type, Experts::Indexed, {Glu::Kind::Split, 0}, {});
@@ -224,7 +225,7 @@ class TargetResolver {
     const std::string own = std::string(kHfPrefix) + type, expert_naming = experts_alone && name != kHf ? name : own;
     const Naming* const naming = find_naming(expert_naming);
     if (naming == nullptr || (name != kHf && name != expert_naming))
-      fail(ErrorCode::NoMap, {}, "--to {}: the source's model is of type '{}'", name, type);
+      fail(ErrorCode::NoMap, {}, "--to {}: the source's model is of type '{}'; --to hf writes that type", name, type);
     const bool packed = !naming->native_indexed_split;
     settle(expert_naming, packed ? Experts::Grouped : Experts::Indexed,
            packed ? fixed_glu(*naming) : Glu{Glu::Kind::Split, 0},

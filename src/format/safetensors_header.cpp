@@ -257,7 +257,8 @@ i64 check_header_length(std::span<const std::byte> prefix, i64 file_bytes, const
   const InputPart part(file);
   if (file_bytes < kHeaderPrefixBytes || prefix.size() < sizeof(u64))
     fail_at(ErrorCode::HeaderTooSmall, {part, file_bytes},
-            "this is no safetensors file: it ends here, and one has at least 8 bytes");
+            "this is no safetensors file: {}, and one has at least 8 bytes; download or save it again",
+            file_bytes == 0 ? "it is empty" : "it ends here");
   u64 length = 0;
   std::memcpy(&length, prefix.data(), sizeof length);
   const std::string_view first(reinterpret_cast<const char*>(prefix.data()), prefix.size());
@@ -276,7 +277,8 @@ i64 check_header_length(std::span<const std::byte> prefix, i64 file_bytes, const
         length, kMaxHeaderBytes);
   const auto header_bytes = static_cast<i64>(length);
   if (header_bytes > file_bytes - kHeaderPrefixBytes)
-    fail_at(ErrorCode::HeaderLength, {part, file_bytes}, "the file ends here, but its header would end at byte {}",
+    fail_at(ErrorCode::HeaderLength, {part, file_bytes},
+            "the file ends here, but its header would end at byte {}: it was cut short; download or save it again",
             kHeaderPrefixBytes + header_bytes);
   return header_bytes;
 }

@@ -379,12 +379,52 @@ convert a b --from hf|SRC says what it is; where it does not, --from-naming and 
 convert a b --quantize fp8|--encode FORMAT quantizes
 verify a b --atol 1e-3|bits decide whether two are equal; \`glu-ckpt diff\` says by how much they differ
 inspect a --threads 3|--threads is no option of glu-ckpt inspect; -j says how many
-convert a b --num-layers 4|did you mean --layers?
+convert a b --num-layers 4|--layers 0-3 writes a model of the first four
+convert a b --num-experts 8|--keep-experts 0-31 writes a model of the first 32 of each layer
+convert --model a --output b|--model is no option of glu-ckpt convert; SRC is the first argument
+convert a b --bf16|dtypes stay as they are; --dtype changes them
+convert a b --make-vocab-size-divisible-by 128|Megatron pads it when it loads, with a larger --padded-vocab-size
+convert a b --no-verify|--verify none writes without a proof
+convert a b --trust-remote-code|no code of a checkpoint is ever run
+convert a b --tp-size 8|Megatron-Core and torchtitan cut the model
+convert $hf $no --to gguf|did you mean hf?
+report a -o b|--html FILE names the page
+upload a|\`hf download\` and \`hf upload\` do that; a path may be hf://ORG/NAME
+help interleaved|'interleaved' is neither a command nor an error; \`glu-ckpt --help\` lists the commands
 convert $hf $no --encode fp8|did you mean fp8:128x128?
 convert $hf $no --encode int4|did you mean int4:g32?
+hepl|'hepl' is not a command; did you mean help? [usage]
+bench frob|'frob' is not a command of glu-ckpt bench; \`glu-ckpt bench --help\` lists them [usage]
+help nothing|'nothing' is neither a command nor an error; \`glu-ckpt --help\` lists the commands, and a message ends with its error in brackets [usage]
+help convert extra|glu-ckpt convert has no commands of its own, such as 'extra' [usage]
+--to megatron convert a b|--to belongs after the command: glu-ckpt convert --to megatron a b [usage]
+forward|CKPT, --layer, --input and --output are missing: glu-ckpt forward [OPTIONS] --layer N --input FILE --output FILE CKPT [usage]
+report|A and --html are missing: glu-ckpt report [OPTIONS] --html FILE A [B] [usage]
+inspect a --layers 3|--layers is no option of glu-ckpt inspect; --tensors '*.layers.3.*' lists what is in a layer [usage]
+convert a b --frob|--frob is no option of glu-ckpt convert; \`glu-ckpt convert --help\` lists its options [usage]
+convert $hf $no --decode fp16|'fp16' is not one of bf16, f32 [usage]
+convert $hf $no --decode fp32|did you mean f32?
 LINES
   status "capitals of a program" 0 plan "$hf" "$no" --to Megatron -q
   status "of another" 4 plan "$hf" "$no" --to vLLM
+  status "a model type that is mistyped" 4 convert "$hf" "$no" --to hf:qwen3moe
+  check "the way: $ERR" has "$ERR" "the source's model is of type 'qwen3_moe'; --to hf writes that type"
+  : >"$WORK/empty"
+  status "a list of digests that is empty" 2 digest --check "$WORK/empty"
+  check "no success: $ERR" has "$ERR" "/empty: has no line; \`glu-ckpt digest PATH... >"
+  status "an empty file" 3 inspect "$WORK/empty"
+  check "it is called so: $ERR" has "$ERR" "it is empty, and one has at least 8 bytes; download or save it again"
+  status "over a file of another kind" 4 convert "$hf" "$WORK/empty" --to megatron
+  check "no word of --overwrite that would not work: $ERR" has "$ERR" "is no file of tensors, so --overwrite does not replace it"
+  mkdir "$WORK/others" && : >"$WORK/others/notes.txt"
+  status "into a directory of other things" 4 convert "$hf" "$WORK/others" --to megatron
+  check "no word of --overwrite that would not work: $ERR" has "$ERR" "is no checkpoint, so --overwrite does not remove it"
+  rm -r "$WORK/empty" "$WORK/others"
+  status "plan" 0 plan "$hf" "$no" --to megatron
+  check "from and to are explained: $OUT" has "$OUT" \
+    "to          megatron-dist, grouped (one tensor for all experts), contiguous (all gate rows, then all up rows)"
+  status "inspect --tensors" 0 inspect "$hf" --tensors
+  check "no blanks at the ends of lines" [ "$(grep -c ' $' <<<"$OUT")" == 0 ]
   status "convert to nothing" 4 convert "$hf" "$no"
   check "convert to nothing: $ERR" has "$ERR" "the source is hf:qwen3_moe indexed split already; --to says which program is to load the output, --force copies it all the same"
   status "one layer" 0 plan "$hf" "$no" --layers 1

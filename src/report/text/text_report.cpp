@@ -12,17 +12,9 @@
 namespace glu_ckpt::report {
 namespace {
 
+/// The layout with the meaning of each word, for those who see them for the first time.
 std::string layout_text(const LayoutAnswers& layout) {
   if (layout.naming == "adapter") return fmt::format("adapter (LoRA), {} experts", layout.experts);
-  if (layout.is_dense()) return fmt::format("{}, a dense model, {}", layout.naming, to_string(layout.glu));
-  std::string text = fmt::format("{}, {}, {}", layout.naming, layout.experts, to_string(layout.glu));
-  if (layout.shared_glu) text += fmt::format(", shared expert {}", to_string(*layout.shared_glu));
-  if (layout.optimizer_glu) text += fmt::format(", optimizer {}", to_string(*layout.optimizer_glu));
-  return text;
-}
-
-/// The same with the meaning of each word, for those who see them for the first time.
-std::string explained_layout(const LayoutAnswers& layout) {
   const auto order = [](const Glu& glu) -> std::string {
     switch (glu.kind) {
       case Glu::Kind::Split: return "gate and up are two tensors";
@@ -175,8 +167,9 @@ std::string tensors_text(const Inspection& inspection, const std::vector<ListedT
     for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
   std::string text;
   for (const auto& row : rows) {
-    for (std::size_t c = 0; c + 1 < row.size(); ++c) text += fmt::format("{:<{}}  ", row[c], widths[c]);
-    text += row.back() + "\n";
+    std::string line;
+    for (std::size_t c = 0; c < row.size(); ++c) line += fmt::format("{:<{}}  ", row[c], widths[c]);
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
   }
   return text;
 }
@@ -236,7 +229,7 @@ std::string inspection_text(const Inspection& inspection) {
                         info.record.at("decoded_from"), info.record.at("decoded_as"));
   if (inspection.recognition && !inspection.recognition->blocks.empty()) {
     const LayoutAnswers& layout = inspection.recognition->layout;
-    text += fmt::format("layout      {}\n", explained_layout(layout));
+    text += fmt::format("layout      {}\n", layout_text(layout));
     text += fmt::format("glu from    {}\n", glu_source_text(layout.glu_source));
     text += fmt::format("moe layers  {}: {} experts, hidden size {}, intermediate size {}\n", sums.moe_layers,
                         number_or_mixed(sums.num_experts), number_or_mixed(sums.hidden_size),
@@ -245,7 +238,7 @@ std::string inspection_text(const Inspection& inspection) {
     text += adapter_text(*inspection.adapter, inspection.recognition->layout);
   } else if (inspection.recognition) {
     const LayoutAnswers& layout = inspection.recognition->layout;
-    text += fmt::format("layout      {}\n", layout.is_dense() ? explained_layout(layout) : "no experts");
+    text += fmt::format("layout      {}\n", layout.is_dense() ? layout_text(layout) : "no experts");
   }
   text += size_of_model_text(inspection.size, sums);
   text += layers_text(layer_contents(inspection));
