@@ -303,7 +303,9 @@ first_hours_rules() {
 
 # The first hours of version 16e38f9, by its numbers. Held elsewhere: 4 (faults.sh), 5 (report.sh), 7
 # (tests/cases/cases_messages.py), 8 (first_hours_missing_answers), 9 (streams.sh), 10 and 15 (pages.sh and streams.sh),
-# 12 to 14 (first_hours_rules), 16 (what_is_it.sh), 22 (terminal.sh).
+# 11 (tests/python, tests/package/run_program_wheel.sh), 12 to 14 (first_hours_rules), 16 (what_is_it.sh), 22
+# (terminal.sh). Its page R1 to R18: tests/browser and report.sh; P1 to P9 of Python: tests/python/test_commands.py,
+# test_tensors.py and test_types.py.
 first_hours_third() {
   local hf=$TESTDATA/whole/qwen3_moe/hf out=$WORK/third name
   local gate=model.layers.1.mlp.experts.3.gate_proj.weight
@@ -334,6 +336,10 @@ loads in    transformers, versions that have 'llama' (tried with 5.24.0)
   for name in megatron-bridge nemo megatron-core; do
     status "14: --to $name" 2 plan "$hf" "$out/no" --to "$name" && check "14: $name: $ERR" has "$ERR" "did you mean megatron?"
   done
+  status "15: plan prints Megatron's arguments" 0 plan "$hf" "$out/no" --to megatron
+  check "15: each in a line: $OUT" has "$OUT" "arguments   --bf16
+            --num-layers 2
+            --hidden-size 64"
   edited_model qwen3_moe "$out/b" "n = '$gate'; t[n][2] = b'\\x80\\x3f' + t[n][2][2:]"
   prints "17: diff names the expert" 1 "different: 1 of 69 matrices and tensors differ, 0 only in A, 0 only in B
 LAYER       DIFFER          ELEMENTS              MAX ABS   RMS       RELATIVE  COSINE

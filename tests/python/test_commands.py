@@ -232,6 +232,18 @@ def test_paths_are_bytes_too(hub):
     assert repr(glu_ckpt.open(os.fsencode(hub))).startswith("<Checkpoint safetensors, ")
 
 
+def test_a_checkpoint_is_read_after_its_block(hub):
+    with glu_ckpt.open(hub) as checkpoint:
+        name = next(iter(checkpoint.keys()))
+        taken = checkpoint[name]
+    assert checkpoint[name].numpy(raw=True).tobytes() == taken.numpy(raw=True).tobytes()
+
+
+def test_progress_is_named(hub, tmp_path):
+    with pytest.raises(TypeError, match="positional"):
+        glu_ckpt.convert(hub, tmp_path / "out", print)
+
+
 def test_the_package_imports_no_library():
     code = "import sys, glu_ckpt; print([m for m in ('torch', 'numpy', 'cupy', 'jax', 'ml_dtypes') if m in sys.modules])"
     assert ast.literal_eval(subprocess.check_output([sys.executable, "-c", code], text=True)) == []
