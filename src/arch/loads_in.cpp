@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "arch/dense_table.hpp"
+#include "arch/meant_type.hpp"
 #include "layout/layout_table.hpp"
 
 namespace glu_ckpt {
@@ -23,10 +24,9 @@ class LoaderFinder {
         return unknown("{}", model_.no_architecture);
       if (model_.experts.empty() && !model_.says_experts && model_.has_config && !model_.model_type.empty())
         return unknown(
-            "models of type '{}' are none that glu-ckpt knows, and no experts are there; docs/targets.md lists those "
-            "that "
-            "it converts",
-            model_.model_type);
+            "models of type '{}'{} are none that glu-ckpt knows, and no experts are there; docs/targets.md lists those "
+            "that it converts",
+            model_.model_type, words_of_meant_type(model_.model_type));
       return nothing("{}{}", model_.no_architecture, of_a_run());
     }
     if (!model_.not_whole.empty()) return nothing("{}", model_.not_whole);

@@ -12,6 +12,7 @@
 #include "arch/dense_order.hpp"
 #include "arch/dense_roles.hpp"
 #include "arch/find_flaws.hpp"
+#include "arch/meant_type.hpp"
 #include "arch/model_names.hpp"
 #include "arch/model_view.hpp"
 #include "core/checked_math.hpp"
@@ -398,12 +399,12 @@ Recognition recognize_model(const Inventory& inventory, const ModelHints& hints,
     DenseRecognizer(inventory, named, hints, record, answers, result).run();
   } else if (result.no_architecture.empty()) {
     const std::string_view reason = refusal_of(type);
-    result.no_architecture = !hints.no_config.empty() ? hints.no_config
-                             : hints.config.empty()
-                                 ? std::string("there is no config.json that says what model this is")
-                             : type.empty()   ? std::string("config.json has no model_type")
-                             : reason.empty() ? fmt::format("there is no map of models of type '{}'", type)
-                                              : fmt::format("models of type '{}' are not converted: {}", type, reason);
+    result.no_architecture =
+        !hints.no_config.empty() ? hints.no_config
+        : hints.config.empty()   ? std::string("there is no config.json that says what model this is")
+        : type.empty()           ? std::string("config.json has no model_type")
+        : reason.empty() ? fmt::format("there is no map of models of type '{}'{}", type, words_of_meant_type(type))
+                         : fmt::format("models of type '{}' are not converted: {}", type, reason);
   }
   // Where the naming stays, so does what stands in front of the keys.
   for (ExpertBlock& block : result.blocks) {

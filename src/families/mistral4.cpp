@@ -7,17 +7,7 @@
 namespace glu_ckpt {
 namespace {
 
-constexpr auto kMistral4Experts = std::to_array<Naming>({
-    {.name = "hf:mistral4",
-     .stacks = kHfStacks,
-     .indexed = kProjIndexed,
-     .grouped = kProjGrouped,
-     .shared = kSharedExperts,
-     .fused_glu = Glu::Kind::Contiguous,
-     .native_grouped_fused = true,
-     .mtp_follows_decoder = true,
-     .router = "mlp.gate.weight"},
-});
+constexpr auto kMistral4Experts = std::to_array<Naming>({packed_beside_shared("hf:mistral4")});
 
 /// A query is multiplied by 1 + beta log(1 + floor(position / original_max_position_embeddings)).
 void warn_of_query_scale(ArgsWriter& args, const ArgRow& row) {

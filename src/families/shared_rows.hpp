@@ -263,6 +263,20 @@ inline constexpr auto kQwen3NextMtp = std::to_array<DenseRow>({
     mtp_row("norm.weight", DenseRole::MtpFinalNorm),
 });
 
+/// One tensor for all experts, of gate and up and of down, beside a shared expert.
+constexpr Naming packed_beside_shared(std::string_view name, std::span<const std::string_view> in_memory_of = {}) {
+  return {.name = name,
+          .in_memory_of = in_memory_of,
+          .stacks = kHfStacks,
+          .indexed = kProjIndexed,
+          .grouped = kProjGrouped,
+          .shared = kSharedExperts,
+          .fused_glu = Glu::Kind::Contiguous,
+          .native_grouped_fused = true,
+          .mtp_follows_decoder = true,
+          .router = "mlp.gate.weight"};
+}
+
 /// Keys of Hugging Face begin with a root, "model." mostly, and number the layers of multi-token prediction on from the
 /// main stack's.
 template <typename... Rows>

@@ -293,6 +293,12 @@ CASES = [
         Run("convert SRC OUT --to hf --stack-layers --force", REFUSED, says=r"in the naming .* each layer has tensors of its own"),
     ], change=model("mistral"), note="stacked"),
     # Words.
+    Case("", "", [Run(command, status, says=r"of type 'qwen3_mo' \(config\.json's model_type; did you mean 'qwen3_moe'\?\)")
+                  for command, status in [("inspect SRC", 0), ("convert SRC OUT --to megatron", REFUSED)]],
+         change=with_config("qwen3", model_type="qwen3_mo"), note="model_type qwen3_mo"),
+    *[Case("", "", [Run("inspect SRC", says=rf"of type '{typed}'", never_says="did you mean")],
+           change=with_config("qwen3", model_type=typed), note=f"model_type {typed}")
+      for typed in ("qwen4", "kimi_k7", "sarvam_moo", "olmo", "pixtral", "mllama")],
     config_refused(with_config("llama3", head_dim=8.0), r"head_dim is 8\.0, where a whole number", "8.0 for a whole number"),
     Case("", "", [Run("inspect SRC", says="the keys of the model have nothing in front", never_says="begin with ''")],
          change=both(model("qwen3"), tensors_changed(lambda tensors: [
