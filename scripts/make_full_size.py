@@ -408,6 +408,9 @@ def write_model(out, config, shard_bytes):
         json.dump({"metadata": {"total_size": total}, "weight_map": weight_map}, file)
     with open(os.path.join(out, "config.json"), "w", encoding="utf-8") as file:
         extra = {"tie_word_embeddings": False, "rms_norm_eps": 1e-06, "hidden_act": "silu", "torch_dtype": "bfloat16"}
+        if config["model_type"] == "nemotron_h":
+            # It has layer_norm_epsilon and mlp_hidden_act in their place.
+            del extra["rms_norm_eps"], extra["hidden_act"]
         text = {"text_config": config["text_config"] | extra} if "text_config" in config else {}
         json.dump(config | extra | text, file, indent=2)
     print(f"{out}: {len(weight_map)} tensors in {len(shards)} files, {total / 1e9:.1f} GB")
