@@ -47,7 +47,6 @@ std::string no_clones_text(const Conversion& conversion, int ranks) {
 }  // namespace
 
 void check_reflink(const Conversion& conversion, int ranks) {
-  if (conversion.options.reflink != Reflink::Always) return;
   const std::string output = conversion.output.string();
   if (const std::string text = no_clones_text(conversion, ranks); !text.empty())
     fail(ErrorCode::Usage, {output, {}}, "{}: --reflink always is not possible: {}", output, text);

@@ -6,8 +6,9 @@
 
 namespace glu_ckpt {
 
-/// Refuses Reflink::Always where nothing could be cloned, before anything is written: throws Io where the output's file
-/// system cannot share blocks with the source's files, Usage where such an output, or one of so many ranks, never does.
+/// Refuses Reflink::Always, which was asked for, where nothing could be cloned, before anything is written: throws Io
+/// where the output's file system cannot share blocks with the source's files, Usage where such an output, or one of so
+/// many ranks, never does.
 void check_reflink(const Conversion& conversion, int ranks);
 
 /// Returns what --reflink lets a conversion clone: nothing where the output is not safetensors, or where DST's file

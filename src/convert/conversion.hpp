@@ -54,12 +54,6 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
 Conversion prepare_in_memory(const SourceOpener& open, const ConvertOptions& options, const RunOptions& run,
                              bool has_values);
 
-/// Makes the refusals that need bytes of the source, or a look at what its experts compute, before anything is written.
-void check_evidence(const Conversion& conversion);
-
-/// Makes those about running the experts, where ConvertOptions::proof asks for it; they need no bytes.
-void check_forward(const Conversion& conversion);
-
 /// Returns, for ConvertOptions::resume, what an earlier run wrote, if it had finished before it was stopped, so that
 /// the output is there; nothing where it is not, or is to be replaced. Throws OutputExists where the output is not what
 /// this run would write: other tensors, another layout, or another source's; ResumeMismatch, OutputBusy where the

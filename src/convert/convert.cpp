@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "convert/check_output.hpp"
 #include "convert/choose_clones.hpp"
 #include "convert/consume.hpp"
@@ -11,12 +13,14 @@
 #include "convert/staging.hpp"
 #include "core/fail.hpp"
 #include "core/peak_memory.hpp"
+#include "io/consumed_files.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
 #include "io/file_backed.hpp"
 #include "io/file_names.hpp"
 #include "io/filesystem.hpp"
 #include "model/known_orders.hpp"
+#include "verify/run_experts.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -56,6 +60,22 @@ void check_can_create(const Conversion& conversion) {
   if (make_directory(tried)) (void)remove_empty_directory(tried);
 }
 
+/// Makes the refusals about running the experts; they need no bytes.
+void check_forward(const Conversion& conversion) {
+  require_known_glu(conversion.source, conversion.options.from.option_prefix);
+  (void)forward_options(conversion.options.compute, {.seed = conversion.options.seed}, conversion.run,
+                        conversion.source, conversion.source);
+}
+
+/// Makes the refusals that need bytes of the source, or a look at what its experts compute, before anything is written.
+void check_evidence(const Conversion& conversion) {
+  // The run that removed files of the source has made it.
+  const bool is_made = conversion.consumed != nullptr && conversion.consumed->has_removed();
+  if (!is_made && std::ranges::any_of(conversion.source.recognition.blocks, &ExpertBlock::is_optimizer_state))
+    check_master_weights(conversion.run, conversion.source, conversion.options.from);
+  if (conversion.options.proof == ProofMode::Forward) check_forward(conversion);
+}
+
 Converted convert_with(const std::filesystem::path& source, const std::filesystem::path& output,
                        const ConvertOptions& given, const RunOptions& run, Ranks& ranks) {
   ConvertOptions options = given;
@@ -91,7 +111,7 @@ Converted run_conversion(const Conversion& conversion, Ranks& ranks) {
   const ProofMode proof = conversion.options.proof;
   const ConvertOptions::Part& part = conversion.options.part;
   at_first_rank(ranks, [&] {
-    check_reflink(conversion, part.of > 0 ? 2 : ranks.size());
+    if (conversion.options.reflink == Reflink::Always) check_reflink(conversion, part.of > 0 ? 2 : ranks.size());
     // One part reads all of it for those.
     if (part.number > 1) return;
     if (conversion.consumed == nullptr || !conversion.consumed->has_removed())
@@ -118,7 +138,7 @@ Converted run_conversion(const Conversion& conversion, Ranks& ranks) {
     // A GPU that is released is lost to the whole process, and running the experts needs it again.
     if (proof != ProofMode::Forward) conversion.backend->release();
     together(ranks, [&] { staging.check_source_unchanged(); });
-    const Moved moved = gather_pass(mine, staging, ranks);
+    const Moved moved = ranks.size() == 1 ? mine : gather_pass(mine, staging, ranks);
     at_first_rank(ranks, [&] {
       if (std::string text = nans_text(conversion.plan, moved.nans); !text.empty()) {
         tell_warning(conversion.run, "{}", text);
@@ -149,10 +169,10 @@ ConversionPlan plan_conversion(const std::filesystem::path& source, const std::f
   const auto alone = make_single_rank();
   const SourceWatch watch(source, output, options);
   Conversion conversion = prepare(source, output, options, run, CopyReading::Sample, *alone, watch.files());
-  check_forward(conversion);
+  if (options.proof == ProofMode::Forward) check_forward(conversion);
   check_can_create(conversion);
   conversion.backend->ready();
-  check_reflink(conversion, options.part.of > 0 ? 2 : 1);
+  if (options.reflink == Reflink::Always) check_reflink(conversion, options.part.of > 0 ? 2 : 1);
   ConversionPlan planned;
   planned.device = conversion.backend->name();
   planned.bytes_cloned = bytes_to_clone(conversion);

@@ -27,8 +27,8 @@ OutputModel output_model(const Conversion& conversion, const Record& record) {
         {output.name, output.dtype, output.shape, output.bytes, output.shard, output.offset});
   for (u32 shard = 0; shard < plan.num_shards; ++shard) model.inventory.files.push_back(fmt::format("shard {}", shard));
   model.recognition = recognize_model(model.inventory, conversion.source.hints, record, {});
-  take_as_own(conversion.unlike_copies, model.inventory, model.recognition);
-  settle_idle_like(conversion.source, model.inventory, model.recognition);
+  if (!conversion.unlike_copies.empty()) take_as_own(conversion.unlike_copies, model.inventory, model.recognition);
+  if (!model.recognition.idle.empty()) settle_idle_like(conversion.source, model.inventory, model.recognition);
   return model;
 }
 

@@ -263,6 +263,7 @@ void add_notes(Conversion& conversion) {
 }
 
 void judge_output(Conversion& conversion) {
+  add_notes(conversion);
   conversion.loads_in = loaders_of(conversion);
   conversion.warnings = warnings_of(conversion);
 }

@@ -9,8 +9,8 @@ namespace glu_ckpt {
 /// Adds to the plan's notes what the conversion does besides what was asked for.
 void add_notes(Conversion& conversion);
 
-/// Finds out which programs load the output, and warns of what may load and compute something else, or of what no
-/// program loads though it looks as if one did: Conversion::loads_in and warnings.
+/// Does so, finds out which programs load the output, and warns of what may load and compute something else, or of what
+/// no program loads though it looks as if one did: Conversion::loads_in and warnings.
 void judge_output(Conversion& conversion);
 
 /// Tells the observer the warnings, what loads the output, and the notes.

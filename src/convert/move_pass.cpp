@@ -154,7 +154,6 @@ Moved move_pass(const Conversion& conversion, const ExpectedOutput& expected, co
 }
 
 Moved gather_pass(const Moved& mine, Staging& staging, Ranks& ranks) {
-  if (ranks.size() == 1) return mine;
   const bool is_first = ranks.rank() == 0;
   std::vector<std::byte> sums;
   together(ranks, [&] {

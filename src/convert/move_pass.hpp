@@ -23,7 +23,8 @@ Moved move_pass(const Conversion& conversion, const ExpectedOutput& expected, co
                 const ClonePlan& clones, Consumer* consumer, Ranks& ranks,
                 const std::vector<DoneRange>& elsewhere = {});
 
-/// Brings to rank 0 what the others know of the bytes that they wrote; they close their part of the staging directory.
+/// Brings to rank 0 of several what the others know of the bytes that they wrote; they close their part of the staging
+/// directory.
 Moved gather_pass(const Moved& mine, Staging& staging, Ranks& ranks);
 
 }  // namespace glu_ckpt

@@ -21,7 +21,6 @@
 #include "model/source_hints.hpp"
 #include "model/stored_model.hpp"
 #include "plan/plan_bytes.hpp"
-#include "verify/run_experts.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -126,11 +125,17 @@ bool fuses(const ExpertBlock& block, const TargetAnswers& to) {
   return block.glu.kind == Glu::Kind::Split && !block.is_optimizer_state() && glu.kind != Glu::Kind::Split;
 }
 
+bool has_second_scales(const ExpertBlock& block) {
+  return std::ranges::any_of(block.matrices, [](const Matrix& matrix) {
+    return matrix.kind == TensorKind::SecondScale || matrix.kind == TensorKind::GlobalScale;
+  });
+}
+
 /// Gives gate and up of NVFP4 one second scale where the target puts them into one tensor and that is exact.
 void share_source_scales(Conversion& conversion) {
   const TargetAnswers& to = conversion.target.to;
   if (std::ranges::any_of(conversion.source.recognition.blocks,
-                          [&](const ExpertBlock& block) { return fuses(block, to); }))
+                          [&](const ExpertBlock& block) { return fuses(block, to) && has_second_scales(block); }))
     conversion.second_scales = share_second_scales(conversion.source);
 }
 
@@ -169,10 +174,9 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
     open_ends(conversion, [&] { return open_source(input); });
   });
   conversion.plan = make_shared_plan(conversion, ranks);
-  add_notes(conversion);
   together(ranks, [&] {
     if (conversion.target.makes_args) conversion.megatron_args = arguments_for(conversion.source, conversion.plan);
-    if (!conversion.backend) conversion.backend = open_backend(run, gathered_bytes(conversion.plan));
+    if (!conversion.backend) conversion.backend = open_backend(run, &conversion.plan);
   });
   if (consumed != nullptr) keep_source(conversion);
   judge_output(conversion);
@@ -194,20 +198,6 @@ Conversion prepare_in_memory(const SourceOpener& open, const ConvertOptions& opt
   settle_copies(conversion, CopyReading::Whole, *alone);
   check_master_weights(run, conversion.source, options.from);
   return conversion;
-}
-
-void check_evidence(const Conversion& conversion) {
-  // The run that removed files of the source has made it.
-  if (conversion.consumed == nullptr || !conversion.consumed->has_removed())
-    check_master_weights(conversion.run, conversion.source, conversion.options.from);
-  check_forward(conversion);
-}
-
-void check_forward(const Conversion& conversion) {
-  if (conversion.options.proof != ProofMode::Forward) return;
-  require_known_glu(conversion.source, conversion.options.from.option_prefix);
-  (void)forward_options(conversion.options.compute, {.seed = conversion.options.seed}, conversion.run,
-                        conversion.source, conversion.source);
 }
 
 }  // namespace glu_ckpt

@@ -364,9 +364,10 @@ void StagedOutput::write_headers(const Record& record) {
 void StagedOutput::finish(const Record& record) {
   require_owner("finish");
   write_headers(record);
+  const std::vector<SideFile> side_files = single_file_ ? std::vector<SideFile>() : format_->side_files();
   publish_files();
   if (single_file_) return;
-  for (const SideFile& file : format_->side_files()) write_text(file.name, file.text);
+  for (const SideFile& file : side_files) write_text(file.name, file.text);
   if (needs_extras(options_.structure, options_.format))
     write_text(std::string(kExtrasFileName), print_extras(options_.structure, tensors_));
   for (const SideFile& file : options_.made_files) write_text(file.name, file.text);

@@ -171,7 +171,7 @@ Checkpoint open_checkpoint(std::unique_ptr<Source> stored, const SourceAnswers& 
   checkpoint.hints = std::move(judged.hints);
   checkpoint.recognition = std::move(*judged.model);
   require_all_arguments(checkpoint.source->inventory(), checkpoint.hints, checkpoint.recognition);
-  settle_idle(checkpoint);
+  if (!checkpoint.recognition.idle.empty()) settle_idle(checkpoint);
   return checkpoint;
 }
 

@@ -56,11 +56,11 @@ ExecuteOptions Stage::execute_options() {
 
 int jobs_of(const RunOptions& run) { return run.jobs > 0 ? run.jobs : usable_cores(); }
 
-std::unique_ptr<Backend> open_backend(const RunOptions& run, std::optional<i64> gathered_bytes) {
+std::unique_ptr<Backend> open_backend(const RunOptions& run, const Plan* plan) {
   const BackendOptions options{run.device_memory_bytes};
   if (run.device != "auto") return make_backend(run.device, options);
-  const DeviceChoice choice = choose_device(gathered_bytes.value_or(0), jobs_of(run), options);
-  if (gathered_bytes) tell_detail(run, "device {}: {}", choice.device, choice.reason);
+  const DeviceChoice choice = choose_device(plan != nullptr ? gathered_bytes(*plan) : 0, jobs_of(run), options);
+  if (plan != nullptr) tell_detail(run, "device {}: {}", choice.device, choice.reason);
   return make_backend(choice.device, options);
 }
 

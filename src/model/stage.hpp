@@ -52,9 +52,9 @@ void tell_detail(const RunOptions& run, fmt::format_string<Values...> text, Valu
   if (run.observer != nullptr) run.observer->detail(fmt::format(text, std::forward<Values>(values)...));
 }
 
-/// The device that `run` names; for "auto" the one that is faster for so many gathered bytes, and the observer is told
-/// why. None: bytes are only hashed or compared, for which there is no choice to tell of.
-std::unique_ptr<Backend> open_backend(const RunOptions& run, std::optional<i64> gathered_bytes = {});
+/// The device that `run` names; for "auto" the one that is faster for that plan, and the observer is told why. Without
+/// a plan bytes are only hashed or compared, for which there is no choice to tell of.
+std::unique_ptr<Backend> open_backend(const RunOptions& run, const Plan* plan = nullptr);
 
 /// Checks what the files say of their own bytes (Source::content_check), as a stage of this title.
 void check_contents(const RunOptions& run, const Source& source, std::string_view title);
