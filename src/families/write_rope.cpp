@@ -62,12 +62,31 @@ void warn_of_layer_words(ArgsWriter& args) {
                        words[layer], layer);
 }
 
+constexpr std::string_view kRotatedPart = "partial_rotary_factor";
+
+/// Returns whether the class of the family reads the field. What transformers does for a scaling (`rope_type`) reads it
+/// in every class.
+bool reads_rotated_part(ArgsWriter& args) {
+  const Family& family = args.family();
+  const std::string type = rope_type(args);
+  return (!type.empty() && type != "default") || !family.rotated_dims_field.empty() ||
+         std::ranges::any_of(family.args, [](std::span<const ArgRow> rows) {
+           return std::ranges::find(rows, kRotatedPart, &ArgRow::field) != rows.end();
+         });
+}
+
 /// Returns the part of each head that is rotated. Released MiniMax-M2 says it in dimensions.
 double rotated_part(ArgsWriter& args) {
   double part = 1.0;
   if (const auto dim = args.config.number({args.family().rotated_dims_field}))
     part = *dim / static_cast<double>(args.model.extent(Dim::HeadDim));
-  return rope_number(args, "partial_rotary_factor", "partial_rotary_factor").value_or(part);
+  part = rope_number(args, kRotatedPart, kRotatedPart).value_or(part);
+  if (part == 1.0 || args.is_latent() || reads_rotated_part(args)) return part;
+  args.warn(
+      "{} is {} in config.json, but models of type '{}' do not read it: they rotate whole heads, and so do these "
+      "arguments. If the model was trained otherwise, add --rotary-percent {}",
+      kRotatedPart, float_text(part), args.model.model_type, float_text(part));
+  return 1.0;
 }
 
 /// Megatron-Core's scaling is that of Llama 3.1; it reads --rope-scaling-factor and does not hand it to the model.

@@ -303,6 +303,24 @@ TEST(MegatronArgs, RotatesAPartOfEachHead) {
             std::string::npos);
 }
 
+/// A class that does not read the field rotates whole heads, whatever it says, unless a scaling reads it.
+TEST(MegatronArgs, RotatesWholeHeadsWhereTheClassDoes) {
+  const std::string part = R"("norm_topk_prob": true, "partial_rotary_factor": 0.5,)";
+  const MegatronArgs qwen = args_of(qwen3(part));
+  EXPECT_EQ(qwen.text.find("--rotary-percent"), std::string::npos) << qwen.text;
+  EXPECT_NE(warning_of(qwen).find("partial_rotary_factor is 0.5 in config.json, but models of type 'qwen3_moe'"),
+            std::string::npos);
+  EXPECT_EQ(warning_of(args_of(replaced(qwen3(part), "0.5", "1.0"))), "");
+  EXPECT_TRUE(has_line(args_of(qwen3(part + R"("rope_scaling": {"rope_type": "linear", "factor": 2.0},)")),
+                       "--rotary-percent 0.5"));
+  const std::string inside = R"("norm_topk_prob": true, "rope_parameters": {"rope_type": "default",
+    "partial_rotary_factor": 0.5, "rope_theta": 1000000.0},)";
+  EXPECT_EQ(args_of(qwen3(inside)).text.find("--rotary-percent"), std::string::npos);
+  const std::string glm =
+      replaced(replaced(qwen3(part), "qwen3_moe", "solar_open"), "num_experts\"", "n_routed_experts\"");
+  EXPECT_TRUE(has_line(args_of(glm), "--rotary-percent 0.5")) << args_of(glm).text;
+}
+
 TEST(MegatronArgs, TellsWhichLayersOfLlama4HaveNoRotation) {
   const auto llama = [](const std::string& more) {
     return args_of(R"({"model_type": "llama4_text", "num_hidden_layers": 4, "hidden_size": 64, "head_dim": 32,
