@@ -94,9 +94,14 @@ std::string nans_text(const Plan& plan, const std::map<std::size_t, i64>& nans) 
   i64 weights = 0;
   for (const auto& [output, count] : nans) weights += count;
   const std::string& first = plan.outputs[nans.begin()->first].name;
-  if (weights == 1) return fmt::format("1 decoded weight is NaN, as the source has it: in '{}' of the output", first);
-  return fmt::format("{} decoded weights are NaN, as the source has them: in {} tensor{} of the output, first in '{}'",
-                     weights, nans.size(), nans.size() == 1 ? "" : "s", first);
+  if (weights == 1)
+    return fmt::format(
+        "1 decoded weight is NaN or infinite, as the source's code and scale have it: in '{}' of the output", first);
+  return fmt::format(
+      "{} decoded weights are NaN or infinite, as the source's codes and scales have them: in {} tensor{} of the "
+      "output, "
+      "first in '{}'",
+      weights, nans.size(), nans.size() == 1 ? "" : "s", first);
 }
 
 void clone_pass(const Conversion& conversion, const Staging& staging, ClonePlan& clones) {

@@ -13,8 +13,8 @@ namespace glu_ckpt {
 /// resumed run makes all of them again: that costs less than finding out what is there.
 void clone_pass(const Conversion& conversion, const Staging& staging, ClonePlan& clones);
 
-/// Says how many weights of the output are NaN since their codes are, or since infinity was multiplied by zero. Empty
-/// where none is.
+/// Says how many weights of the output are NaN or infinite, since their codes are or since their scales make them so.
+/// Empty where none is.
 std::string nans_text(const Plan& plan, const std::map<std::size_t, i64>& nans);
 
 /// Writes every other byte of the output that an earlier run has not written. All ranks call it together. `consumer` is

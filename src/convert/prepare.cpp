@@ -98,7 +98,7 @@ std::string adapter_layout_for(const ConvertOptions& options) {
   if (options.target == "megatron")
     layout = options.to.glu ? "megatron" + std::string(kSplitFactors) : "megatron";
   else if (options.to.experts)
-    layout = *options.to.experts == Experts::Grouped ? "grouped" : "indexed";
+    layout += *options.to.experts == Experts::Grouped ? kGroupedFactors : kIndexedFactors;
   else if (layout.empty())
     layout = options.target.value_or(is_shared ? "" : "stored");
   return layout + std::string(is_shared ? kSharedFactors : "");

@@ -83,7 +83,7 @@ inline u32 rounded_to_bf16(u32 bits) {
 /// Counts the elements above infinity, the sign aside. The count of a tile fits into an element, so that as many are
 /// added at a time as are compared.
 template <typename Bits>
-i64 count_above(std::span<const std::byte> bytes, Bits infinity) {
+i64 count_from(std::span<const std::byte> bytes, Bits infinity) {
   constexpr std::size_t kTile = 1U << 15U;
   constexpr Bits kMagnitude = std::numeric_limits<Bits>::max() / 2;
   const std::size_t count = bytes.size() / sizeof(Bits);
@@ -92,7 +92,7 @@ i64 count_above(std::span<const std::byte> bytes, Bits infinity) {
     const std::size_t end = std::min(first + kTile, count);
     Bits found = 0;
     for (std::size_t i = first; i < end; ++i)
-      found = static_cast<Bits>(found + ((element<Bits>(bytes, i) & kMagnitude) > infinity ? 1 : 0));
+      found = static_cast<Bits>(found + ((element<Bits>(bytes, i) & kMagnitude) >= infinity ? 1 : 0));
     total += found;
   }
   return total;
@@ -165,8 +165,8 @@ float round_to(float value, Dtype dtype) {
   return dtype == Dtype::BF16 ? std::bit_cast<float>(rounded_to_bf16(bits)) : from_f16(round_to_f16(bits));
 }
 
-i64 count_nans(std::span<const std::byte> bytes, Dtype dtype) {
-  return dtype == Dtype::BF16 ? count_above<u16>(bytes, kBf16Infinity) : count_above<u32>(bytes, kF32Infinity);
+i64 count_not_finite(std::span<const std::byte> bytes, Dtype dtype) {
+  return dtype == Dtype::BF16 ? count_from<u16>(bytes, kBf16Infinity) : count_from<u32>(bytes, kF32Infinity);
 }
 
 bool can_round(Dtype from, Dtype to) {

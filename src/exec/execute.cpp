@@ -237,7 +237,7 @@ class Execution {
     sums.source = reader.sum();
     if (options_.output_leaves != nullptr) options_.output_leaves->add(task.tensor, task.begin, made, sums.output);
     if (source_.may_have_read_nan() && std::ranges::binary_search(options_.count_nans_of, task.tensor))
-      sums.nans = count_nans(made, plan_.outputs[task.tensor].dtype);
+      sums.nans = count_not_finite(made, plan_.outputs[task.tensor].dtype);
     if (options_.times != nullptr) {
       options_.times->reading += reader.reading_ns();
       options_.times->hashing += reader.hashing_ns() + nanoseconds(produced, Clock::now());

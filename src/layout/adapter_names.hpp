@@ -56,8 +56,10 @@ inline std::string_view adapter_experts(const Inventory& inventory) {
   return has(".experts.") ? "indexed" : "no";
 }
 
-/// Behind the program in SourceAnswers::adapter_layout: one factor for all experts, and pairs for gate and for up.
-constexpr std::string_view kSharedFactors = ":shared", kSplitFactors = ":split";
+/// Behind the program in SourceAnswers::adapter_layout, in this order: factors of each expert apart or of all packed,
+/// pairs for gate and for up, and one factor for all experts.
+constexpr std::string_view kIndexedFactors = ":indexed", kGroupedFactors = ":grouped", kSplitFactors = ":split",
+                           kSharedFactors = ":shared";
 
 /// Ends the name of the tensor that has a module's scale, where an adapter is read in no file's layout.
 constexpr std::string_view kScaleName = ".lora_scale";

@@ -48,7 +48,12 @@ LayAnswers lay_answers(const SourceAnswers& answers, const Architecture* archite
   LayAnswers lay{.grow_rank = answers.grow_rank, .live_ranks = layout.empty()};
   lay.shares = cut_word(layout, kSharedFactors);
   lay.splits_gate_up = cut_word(layout, kSplitFactors);
+  const bool is_grouped = cut_word(layout, kGroupedFactors), is_indexed = cut_word(layout, kIndexedFactors);
   lay.program = layout;
+  if (is_grouped && layout == "sglang")
+    fail(ErrorCode::NoSpelling, {},
+         "--to sglang --experts grouped: SGLang has no names for PEFT's factors of packed experts; --to sglang alone "
+         "writes a pair for each expert");
   if (layout == "torchtitan")
     fail(ErrorCode::NoSpelling, {}, "--to torchtitan: torchtitan has no adapters of routed experts");
   const bool is_stacked = lay.shares && (layout == "vllm" || layout == "sglang");
@@ -60,7 +65,7 @@ LayAnswers lay_answers(const SourceAnswers& answers, const Architecture* archite
   if (is_stacked) lay.splits_gate_up = layout == "vllm";
   const bool is_native = layout.starts_with("hf") || layout == "vllm";
   const bool is_packed =
-      layout == "grouped" || (is_native && architecture != nullptr && architecture->family->packed_experts);
+      is_grouped || (!is_indexed && is_native && architecture != nullptr && architecture->family->packed_experts);
   lay.layout = layout == "megatron" ? AdapterLayout::Megatron
                : is_stacked         ? AdapterLayout::Stacked
                : is_packed          ? AdapterLayout::Packed

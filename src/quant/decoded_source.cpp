@@ -82,6 +82,12 @@ bool is_in_words(const QuantizedTensor& weight) {
   return weight.codes == Codes::Awq || weight.codes == Codes::Gptq || weight.zeros || weight.groups;
 }
 
+/// Returns whether the greatest code times such a scale may be no finite number of `dtype`.
+bool may_overflow(float scale, Codes codes, Dtype dtype) {
+  const float greatest = codes == Codes::E5m2 ? 57344 : codes == Codes::E4m3 ? 448 : codes == Codes::Int8 ? 128 : 16;
+  return !(std::fabs(scale) * greatest < (dtype == Dtype::F16 ? 0x1p15F : 0x1p126F));
+}
+
 [[noreturn]] void fail_scale(const std::string& name, const std::string& weight, std::string_view what) {
   fail(ErrorCode::NotExact, {{}, name}, "'{}': a scale of '{}' is {}: its weights have no value", name, weight, what);
 }
@@ -89,16 +95,16 @@ bool is_in_words(const QuantizedTensor& weight) {
 /// Reads and decodes one weight. One call uses it.
 class WeightReader {
  public:
-  /// Products are rounded to `product` before they are what is asked for. `met_nan` becomes true where one may be NaN:
-  /// where a code or a scale is no finite number.
+  /// Products are rounded to `product` before they are what is asked for. `met_special` becomes true where one may
+  /// be NaN or infinite.
   WeightReader(const Source& source, const QuantizedTensor& weight, Dtype to, DecodePath path, Dtype product,
-               std::atomic<bool>& met_nan)
+               std::atomic<bool>& met_special)
       : source_(source),
         weight_(weight),
         to_(to),
         path_(path),
         product_(product),
-        met_nan_(met_nan),
+        met_special_(met_special),
         element_(dtype_bits(to) / 8) {}
 
   void read(i64 offset, std::span<const std::span<std::byte>> pieces) {
@@ -189,7 +195,7 @@ class WeightReader {
       const i64 at = static_cast<i64>(i);
       // A second scale goes with scales of single outputs.
       scales_[i] = rules[part_of_scale(begin + at / cols, at % cols)].of(scale, to_);
-      if (!std::isfinite(scales_[i])) met_nan_ = true;
+      if (may_overflow(scales_[i], weight_.codes, product_)) met_special_ = true;
     }
   }
 
@@ -204,7 +210,7 @@ class WeightReader {
                     scales[by_part ? weight_.part_of(first) : cell]);
     }
     const CodeRow row{weight_.codes, codes, count, expanded_.data(), weight_.positive_zero};
-    if (has_special_code(row)) met_nan_ = true;
+    if (has_special_code(row)) met_special_ = true;
     const auto decode_to = [&](Dtype to, std::byte* place) {
       path_ == DecodePath::Plain ? decode_row_by_table(row, to, place) : decode_row(row, to, place);
     };
@@ -303,7 +309,7 @@ class WeightReader {
     for (i64 at = 0; at < std::ssize(scales); at += size) {
       const float scale = widen_element(scales.data() + at, dtype);
       if (std::isnan(scale)) fail_scale(tensor(weight_.scales).name, weight_.name, "NaN");
-      if (std::isinf(scale)) met_nan_ = true;
+      if (may_overflow(scale, weight_.codes, dtype)) met_special_ = true;
     }
   }
 
@@ -347,7 +353,7 @@ class WeightReader {
   Dtype to_;
   DecodePath path_;
   Dtype product_;
-  std::atomic<bool>& met_nan_;
+  std::atomic<bool>& met_special_;
   i64 element_;
   std::vector<std::byte> codes_;
   std::vector<std::byte> paired_;
@@ -395,10 +401,10 @@ class DecodedSource final : public Source {
     const Entry& entry = entries_.at(tensor);
     if (entry.weight < 0) return source_->read_scattered(entry.stored, offset, pieces);
     const QuantizedTensor& weight = weight_of(entry);
-    WeightReader(*source_, weight, to_, path_, dtype_of_products(weight), met_nan_).read(offset, pieces);
+    WeightReader(*source_, weight, to_, path_, dtype_of_products(weight), met_special_).read(offset, pieces);
   }
 
-  bool may_have_read_nan() const override { return met_nan_; }
+  bool may_have_read_nan() const override { return met_special_; }
 
   void read_unrounded(std::size_t tensor, i64 first, std::span<float> low, std::span<float> high) const {
     const QuantizedTensor& weight = weight_of(entries_.at(tensor));
@@ -484,9 +490,9 @@ class DecodedSource final : public Source {
 
   void read_nudged(const QuantizedTensor& weight, i64 first, Nudge nudge, std::span<float> values) const {
     const NudgedSource nudged(*source_, weight.weight, weight.codes, nudge);
-    std::atomic<bool> met_nan = false;
+    std::atomic<bool> met_special = false;
     const std::span<std::byte> bytes = std::as_writable_bytes(values);
-    WeightReader(nudged, weight, Dtype::F32, path_, dtype_of_products(weight), met_nan)
+    WeightReader(nudged, weight, Dtype::F32, path_, dtype_of_products(weight), met_special)
         .read(first * static_cast<i64>(sizeof(float)), std::span(&bytes, 1));
   }
 
@@ -525,7 +531,7 @@ class DecodedSource final : public Source {
   DecodePath path_;
   CheckpointInfo info_;
   std::vector<Entry> entries_;
-  mutable std::atomic<bool> met_nan_ = false;
+  mutable std::atomic<bool> met_special_ = false;
 };
 
 }  // namespace

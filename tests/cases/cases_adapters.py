@@ -459,6 +459,8 @@ ALONE = in_each_layout() + [
           note="AutoModel's parameters"),
     # SGLang reads r and lora_alpha alone.
     again("qwen3_packed_bf16_pattern_peft021", Run(CONVERT + " --to sglang", 4, says=r"has rank \d+ and scale .*vLLM reads both.*\[not-exact\]"),
+          Run(CONVERT + " --to sglang --experts indexed", 4, says=r"has rank \d+ and scale .*vLLM reads both.*\[not-exact\]"),
+          Run(CONVERT + " --to sglang --experts grouped", 4, says=r"no names for PEFT's factors.*\[no-spelling\]"),
           Run(CONVERT + " --to vllm"), note="SGLang reads no patterns"),
     again("qwen3_sep_equalA_peft018", Run(CONVERT + " --to sglang --force", check=says_config({"use_rslora": False, "lora_alpha": 12, "r": 4})),
           Run("verify SRC OUT --from-config CASE/base/config.json"), change=own_config(use_rslora=True), note="SGLang reads no rslora"),

@@ -118,6 +118,11 @@ def is_finite(out):
     return ""
 
 
+def large_scale(tensors):
+    """Gives a row a scale of which the codes of most weights are infinite."""
+    tensors["model.layers.0.mlp.experts.2.down_proj.weight_scale"][:2] = b"\x7f\x7f"
+
+
 def planted(word: str, edit, says: str, note: str) -> Case:
     return Case("", "", [
         Run(f"convert SRC OUT --encode {word}"),
@@ -152,6 +157,9 @@ CASES = [
                     Run("convert OUT OUT2 --decode bf16", plan=False, check=is_finite)],
            change=with_greatest, note=f"{word} of {program}: the greatest weight")
       for word, programs in WITH_A_VALUE.items() for program in programs],
+    Case("", "", [Run("convert SRC OUT --encode fp8:channel", check=changed_bytes(large_scale)),
+                  Run("convert OUT OUT2 --decode bf16", plan=False, says=r"\d+ decoded weights are NaN or infinite, as .*down_proj")],
+         change=model, note="a scale that makes weights infinite"),
     planted("nvfp4", other_second("weight_scale_2"), UP, "a second scale of another gate"),
     planted("nvfp4 --encode-as compressed-tensors", other_second("weight_global_scale"), UP, "a second scale of another gate"),
 ]  # fmt: skip

@@ -11,7 +11,7 @@ for name, codes in (("model.layers.0.mlp.experts.0.up_proj", {3: 0x7f, 36863: 0x
 }
 
 nan_codes() {
-  local in=$WORK/nan_codes out=$WORK/nan_out said="3 decoded weights are NaN, as the source has them: in 2 tensors of the output, first in" pid jobs to
+  local in=$WORK/nan_codes out=$WORK/nan_out said="3 decoded weights are NaN or infinite, as the source's codes and scales have them: in 2 tensors of the output, first in" pid jobs to
   nan_codes_planted "$in"
   status "no NaN" 0 convert "$TESTDATA/quantized/fp8_block128" "$out" --decode bf16 --json
   check "no NaN: no warning" [ "$(json_get 'v["warnings"]')" == "[]" ]
@@ -38,7 +38,7 @@ nan_codes() {
   edited_checkpoint "$TESTDATA/quantized/fp8_block128" "$in" '
 for tensor in t.values():
   if tensor[0] == "F8_E4M3": tensor[2] = b"\x7f" + tensor[2][1:]'
-  said="20 decoded weights are NaN, as the source has them: in 20 tensors of the output, first in"
+  said="20 decoded weights are NaN or infinite, as the source's codes and scales have them: in 20 tensors of the output, first in"
   hold_anew
   "$HELD_PROGRAM" convert "$in" "$out" --decode f32 -q -j 1 --max-memory 1MiB </dev/null 2>/dev/null &
   pid=$!
@@ -54,6 +54,6 @@ for tensor in t.values():
   edited_checkpoint "$TESTDATA/quantized/fp8_block128" "$in" '
 t["model.layers.1.self_attn.q_proj.weight"][2] = b"\x7f" + t["model.layers.1.self_attn.q_proj.weight"][2][1:]'
   status "one NaN" 0 convert "$in" "$out" --decode bf16 -q
-  says "one NaN" "1 decoded weight is NaN, as the source has it: in 'model.layers.1.self_attn.q_proj.weight' of the output"
+  says "one NaN" "1 decoded weight is NaN or infinite, as the source's code and scale have it: in 'model.layers.1.self_attn.q_proj.weight' of the output"
   rm -rf "$in" "$out"
 }

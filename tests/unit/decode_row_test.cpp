@@ -44,18 +44,19 @@ std::vector<std::byte> decoded(const CodeRow& row, Dtype to, std::optional<SimdL
   return out;
 }
 
-/// Each code by itself: E4M3 has two for NaN, E5M2 six, and the other formats none.
-TEST(DecodeRow, NanCodesBecomeNansThatAreCounted) {
+/// Each code by itself: E4M3 has two for NaN, E5M2 six and two for infinity, and the other formats none.
+TEST(DecodeRow, SpecialCodesBecomeNumbersThatAreCounted) {
   const float scale = 0.1F;
   for (const Codes format : kByRow)
     for (int number = 0; number < 256; ++number) {
       const int magnitude = number & 0x7f;
-      const bool is_nan = (format == Codes::E4m3 && magnitude == 0x7f) || (format == Codes::E5m2 && magnitude > 0x7c);
+      const bool is_special =
+          (format == Codes::E4m3 && magnitude == 0x7f) || (format == Codes::E5m2 && magnitude >= 0x7c);
       const std::byte code[2] = {static_cast<std::byte>(number), std::byte{0}};
       const float scales[2] = {scale, scale};
       for (const Dtype to : {Dtype::BF16, Dtype::F32})
         for (const SimdLevel level : simd_levels())
-          EXPECT_EQ(count_nans(decoded({format, code, 2, scales, false}, to, level), to), is_nan ? 1 : 0)
+          EXPECT_EQ(count_not_finite(decoded({format, code, 2, scales, false}, to, level), to), is_special ? 1 : 0)
               << static_cast<int>(format) << " code " << number;
     }
 }

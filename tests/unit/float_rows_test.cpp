@@ -35,37 +35,39 @@ TEST(FloatRows, WidenEveryValueExactlyAndBack) {
     }
 }
 
-/// All 65536 values of BF16, and as many of F32 with the same upper halves, which are a little more where they are NaN.
-TEST(FloatRows, CountNansOfEveryValue) {
+/// All 65536 values of BF16, and as many of F32 with the same upper halves, some of them a little more.
+TEST(FloatRows, CountNotFiniteOfEveryValue) {
   std::vector<std::uint16_t> narrow;
   std::vector<u32> wide;
-  i64 narrow_nans = 0, wide_nans = 0;
+  i64 narrow_found = 0, wide_found = 0;
   for (u32 number = 0; number < 0x10000; ++number) {
     narrow.push_back(static_cast<std::uint16_t>(number));
     wide.push_back(number << 16 | (number & 1));
-    narrow_nans += std::isnan(widen_element(reinterpret_cast<const std::byte*>(&narrow.back()), Dtype::BF16)) ? 1 : 0;
-    wide_nans += std::isnan(std::bit_cast<float>(wide.back())) ? 1 : 0;
+    narrow_found +=
+        std::isfinite(widen_element(reinterpret_cast<const std::byte*>(&narrow.back()), Dtype::BF16)) ? 0 : 1;
+    wide_found += std::isfinite(std::bit_cast<float>(wide.back())) ? 0 : 1;
   }
-  EXPECT_EQ(count_nans(std::as_bytes(std::span(narrow)), Dtype::BF16), narrow_nans);
-  EXPECT_EQ(count_nans(std::as_bytes(std::span(wide)), Dtype::F32), wide_nans);
-  EXPECT_EQ(narrow_nans, 2 * 127);
+  EXPECT_EQ(count_not_finite(std::as_bytes(std::span(narrow)), Dtype::BF16), narrow_found);
+  EXPECT_EQ(count_not_finite(std::as_bytes(std::span(wide)), Dtype::F32), wide_found);
+  EXPECT_EQ(narrow_found, 2 * 128);
 }
 
-/// One NaN at each place of a vector, at an odd address; and more of them than 16 bits count.
-TEST(FloatRows, CountNansAtAnyPlace) {
+/// One NaN or infinity at each place of a vector, at an odd address; and more of them than 16 bits count.
+TEST(FloatRows, CountNotFiniteAtAnyPlace) {
   for (const Dtype dtype : {Dtype::BF16, Dtype::F32}) {
     const auto size = static_cast<std::size_t>(dtype_bits(dtype) / 8);
     std::vector<std::byte> bytes(1 + 131 * size);
     const std::span<std::byte> elements = std::span(bytes).subspan(1);
     for (std::size_t at = 0; at < elements.size(); at += size) {
-      const float nan = std::numeric_limits<float>::quiet_NaN();
-      narrow_row({&nan, 1}, dtype, elements.data() + at);
-      EXPECT_EQ(count_nans(elements, dtype), static_cast<i64>(at / size) + 1);
-      EXPECT_EQ(count_nans(elements.first(at), dtype), static_cast<i64>(at / size));
+      using Limits = std::numeric_limits<float>;
+      const float special = at / size % 2 == 0 ? Limits::quiet_NaN() : -Limits::infinity();
+      narrow_row({&special, 1}, dtype, elements.data() + at);
+      EXPECT_EQ(count_not_finite(elements, dtype), static_cast<i64>(at / size) + 1);
+      EXPECT_EQ(count_not_finite(elements.first(at), dtype), static_cast<i64>(at / size));
     }
     const std::vector<std::byte> all(200'001 * size, std::byte{0xff});
-    EXPECT_EQ(count_nans(all, dtype), 200'001);
-    EXPECT_EQ(count_nans({}, dtype), 0);
+    EXPECT_EQ(count_not_finite(all, dtype), 200'001);
+    EXPECT_EQ(count_not_finite({}, dtype), 0);
   }
 }
 
