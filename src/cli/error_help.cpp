@@ -259,7 +259,7 @@ constexpr auto kTexts = std::to_array<ErrorText>({
      "Convert the two parts by themselves.", ""},
     {ErrorCode::OutputExists, "Something is at DST already. Nothing is ever replaced unasked.",
      "Choose another name, or give --overwrite.", "convert SRC DST --overwrite"},
-    {ErrorCode::OutputBusy, "Another run, perhaps on another host, writes to DST.",
+    {ErrorCode::OutputBusy, "Another run, perhaps on another host, writes to DST, or consumes SRC.",
      "Wait until it ends. If it was killed, do what the message says and use --resume.", "convert SRC DST --resume"},
     {ErrorCode::OutputInsideSource, "DST lies inside of SRC, or is SRC.", "Choose a DST beside the source.", ""},
     {ErrorCode::SourceNeeded,

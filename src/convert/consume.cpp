@@ -244,7 +244,10 @@ void check_consumable(const Conversion& conversion) {
     directories.insert(directory_of(file.path));
     if (!conversion.consumed->is_removed(file.path)) check_file(file.path);
   }
-  for (const fs::path& directory : directories) check_directory(directory);
+  for (const fs::path& directory : directories) {
+    check_directory(directory);
+    RunOwner::check_free(directory, Owned::Source);
+  }
   check_nothing_lost(conversion);
   check_passes_whole(conversion);
 }
@@ -269,7 +272,30 @@ Consumer::Consumer(const Conversion& conversion, const ExpectedOutput& expected,
   free_after_ = std::move(steps.free_after);
 }
 
+Consumer::~Consumer() { (void)release_source(); }
+
+std::set<fs::path> Consumer::source_directories() const {
+  std::set<fs::path> directories;
+  for (const OpenedFile& file : files_of(conversion_)) directories.insert(directory_of(file.path));
+  return directories;
+}
+
+/// What another run removed before this one owned the source is seen by staging_.check_source_unchanged() in remove().
+void Consumer::own_source() {
+  for (const fs::path& directory : source_directories()) owners_.emplace_back(directory, Owned::Source);
+}
+
+/// Returns an errno where a note of this run stays.
+int Consumer::release_source() {
+  int first = 0;
+  for (RunOwner& owner : owners_)
+    if (const int error = owner.release(); first == 0) first = error;
+  owners_.clear();
+  return first;
+}
+
 void Consumer::begin(const std::vector<DoneRange>& earlier) {
+  own_source();
   left_ = all_bytes(conversion_);
   for (const DoneRange& range : earlier) add(range);
   if (conversion_.consumed->has_removed()) return;
@@ -380,6 +406,13 @@ void Consumer::remove(const std::vector<std::size_t>& files) {
   StagedOutput& sink = staging_.sink();
   ConsumedFiles& consumed = *conversion_.consumed;
   staging_.check_source_unchanged();
+  for (const RunOwner& owner : owners_)
+    if (!owner.is_in_place())
+      fail(ErrorCode::OutputBusy, {conversion_.input.string(), {}},
+           "{}: somebody removed the note that this run converts it and removes its files ({}); nothing more is "
+           "removed. "
+           "--resume goes on when no other run has the source",
+           conversion_.input.string(), RunOwner::kName);
   if (link_kind(sink.source_file()) != PathKind::File)
     consumed.save(sink.source_file(), staging_.fingerprint(), copies_text(conversion_.unlike_copies));
   sink.hold_source();
@@ -401,6 +434,10 @@ void Consumer::remove_rest() {
   for (std::size_t file = 0; file < free_after_.size(); ++file)
     if (!conversion_.consumed->is_removed(files_of(conversion_)[file].path)) rest.push_back(file);
   remove(rest);
+  if (const int error = release_source(); error != 0)
+    fail_errno(error, "remove", directory_of(files_of(conversion_).front().path) / RunOwner::kName);
+  // Nobody comes back to an output that is complete.
+  for (const fs::path& directory : source_directories()) sync_directory(directory);
   i64 bytes = 0;
   for (const OpenedFile& file : files_of(conversion_)) bytes += file.bytes;
   tell_note(conversion_.run, "{}: {} file{} of tensors ({}) {} removed; what else is there stays",

@@ -3,12 +3,14 @@
 
 #include <mutex>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "convert/conversion.hpp"
 #include "convert/staging.hpp"
 #include "exec/execute_tasks.hpp"
 #include "io/consumed_files.hpp"
+#include "io/run_owner.hpp"
 
 namespace glu_ckpt {
 
@@ -46,9 +48,11 @@ std::vector<char> made_of_removed(const Conversion& conversion);
 class Consumer {
  public:
   Consumer(const Conversion& conversion, const ExpectedOutput& expected, const Staging& staging);
+  ~Consumer();
 
-  /// Takes what an earlier run wrote, and was read again. Where nothing has been removed yet, sees that the output can
-  /// be finished: throws NoSpace where the rest does not fit, and whatever a finished output would be refused for.
+  /// Keeps every other run from consuming the source: throws OutputBusy where one does. Takes what an earlier run
+  /// wrote, and was read again. Where nothing has been removed yet, sees that the output can be finished: throws
+  /// NoSpace where the rest does not fit, and whatever a finished output would be refused for.
   void begin(const std::vector<DoneRange>& earlier);
   /// Parts the tasks, in whose order files become free.
   std::vector<std::vector<Task>> steps(const std::vector<Task>& tasks) const;
@@ -64,6 +68,9 @@ class Consumer {
     i64 bytes = 0;
   };
 
+  std::set<std::filesystem::path> source_directories() const;
+  void own_source();
+  int release_source();
   void check_room() const;
   void rehearse_finish() const;
   void rehearse_reading() const;
@@ -75,6 +82,8 @@ class Consumer {
   const Conversion& conversion_;
   const ExpectedOutput& expected_;
   const Staging& staging_;
+  /// Of each directory of the source.
+  std::vector<RunOwner> owners_;
   /// By output: the step in which it is made.
   std::vector<std::size_t> step_of_;
   /// By file of the source: the step after which it is free.

@@ -57,6 +57,9 @@ enum class Own {
   /// The user gave --consume-source, and it is a file of the source as it was when it was opened, with one name; every
   /// byte that the output needs of it was written, flushed, and read back from the disk.
   Consumed,
+  /// It is the note of a run (RunOwner) in a source that is consumed: this process's own, or one that names a run that
+  /// has ended, or none.
+  RunNote,
 };
 
 /// The one function that removes: a file, a symlink (not what it points to), or a directory with everything in it. What

@@ -58,35 +58,42 @@ std::optional<Run> read_owner(const fs::path& path) {
   }
 }
 
-void check_not_working(const fs::path& directory, const Run& run, const ProcessName& here) {
+std::string_view work_of(Owned owned) {
+  return owned == Owned::Staging ? "writing this output" : "converting this source and removing its files";
+}
+
+Own reason(Owned owned) { return owned == Owned::Staging ? Own::InStaging : Own::RunNote; }
+
+void check_not_working(const fs::path& directory, const Run& run, const ProcessName& here, Owned owned) {
   const ProcessName& owner = run.name;
   if (owner.boot == here.boot && owner.space == here.space) {
     // Two runs of one process know of each other by their locks.
     const bool is_this = owner.process == here.process && owner.ticks == here.ticks;
     if (is_this || owner.ticks.empty() || start_of_process(owner.process) != owner.ticks) return;
     fail(ErrorCode::OutputBusy, {directory.string(), {}},
-         "{}: another run is writing this output (process {} since {}); wait until it ends", directory.string(),
+         "{}: another run is {} (process {} since {}); wait until it ends", directory.string(), work_of(owned),
          owner.process, run.since);
   }
   // The host was booted since, or it is another container of the same kernel, whose locks are seen here.
   if (owner.host == here.host) return;
   fail(ErrorCode::OutputBusy, {directory.string(), {}},
-       "{}: a run on host {} (process {} since {}) is writing this output, or was killed there, which cannot be seen "
-       "from host {}. Wait until it ends; if it runs no more, remove {}, and --resume goes on with what it has done",
-       directory.string(), owner.host, owner.process, run.since, here.host, (directory / RunOwner::kName).string());
+       "{}: a run on host {} (process {} since {}) is {}, or was killed there, which cannot be seen from host {}. Wait "
+       "until it ends; if it runs no more, remove {}, and --resume goes on with what it has done",
+       directory.string(), owner.host, owner.process, run.since, work_of(owned), here.host,
+       (directory / RunOwner::kName).string());
 }
 
 }  // namespace
 
-void RunOwner::check_free(const fs::path& directory) {
+void RunOwner::check_free(const fs::path& directory, Owned owned) {
   if (const std::optional<Run> owner = read_owner(directory / kName))
-    check_not_working(directory, *owner, name_this_process());
+    check_not_working(directory, *owner, name_this_process(), owned);
 }
 
-RunOwner::RunOwner(const fs::path& directory) {
+RunOwner::RunOwner(const fs::path& directory, Owned owned) : owned_(owned) {
   const fs::path path = directory / kName;
-  check_free(directory);
-  if (const int error = remove_own(path, Own::InStaging); error != 0) fail_errno(error, "remove", path);
+  check_free(directory, owned);
+  if (const int error = remove_own(path, reason(owned)); error != 0) fail_errno(error, "remove", path);
   file_ = File::try_create(path);
   if (file_.is_open()) {
     const std::string text = print(name_this_process());
@@ -94,8 +101,8 @@ RunOwner::RunOwner(const fs::path& directory) {
     file_.sync();
     if (is_in_place()) return;
   }
-  fail(ErrorCode::OutputBusy, {directory.string(), {}}, "{}: another run is writing this output; wait until it ends",
-       directory.string());
+  fail(ErrorCode::OutputBusy, {directory.string(), {}}, "{}: another run is {}; wait until it ends", directory.string(),
+       work_of(owned));
 }
 
 int RunOwner::release() {
@@ -108,7 +115,7 @@ int RunOwner::release() {
     }
   // Closed first: a network file system keeps an open file under another name.
   file_ = {};
-  return is_ours ? remove_own(path, Own::InStaging) : 0;
+  return is_ours ? remove_own(path, reason(owned_)) : 0;
 }
 
 }  // namespace glu_ckpt

@@ -118,3 +118,61 @@ consume_kills() {
   check "kill -9 while the source is consumed" \
     python3 "$HERE/consume_kills.py" "$PROGRAM" "$WORK/consume_kills" "${KILLS:-$((SANITIZED ? 20 : 50))}" "${KILL_SEED:-20}"
 }
+
+# Two runs to two outputs: one has the source, the other removes nothing of it.
+consume_twice() {
+  local work=(--decode f32 --experts keep) at=$WORK/consume_twice source=$WORK/consume_twice/source note=glu_ckpt.journal.owner before pid first second round works=0
+  mkdir -p "$at"
+  cp -rL "$TESTDATA/quantized/fp8_block128" "$at/whole" && rm "$at/whole/decoded.safetensors"
+  "$PROGRAM" convert "$at/whole" "$at/model" --experts keep --max-shard-size 600KB -q --force 2>/dev/null ||
+    bad "the source of two runs"
+  "$PROGRAM" convert "$at/model" "$at/reference" "${work[@]}" -q 2>/dev/null || bad "the reference of two runs"
+  cp -r "$at/model" "$source"
+  hold_anew
+  "$HELD_PROGRAM" convert "$source" "$at/one" "${work[@]}" --consume-source -q -j 1 --max-memory 1MiB </dev/null 2>/dev/null &
+  pid=$!
+  check "a run that consumes stands still" held 1 $pid
+  check "its note is in the source" [ -f "$source/$note" ]
+  before=$(tree_sum "$source")
+  consume "$source" "$at/two" "${work[@]}"
+  check "another output: exit 4, got $GOT" [ "$GOT" == 4 ]
+  says "another output" "another run is converting this source and removing its files (process "
+  nothing_left "another output" "$at/two"
+  "$PROGRAM" plan "$source" "$at/two" "${work[@]}" --consume-source -q >/dev/null 2>"$WORK/.err"
+  check "plan says so, too" [ $? == 4 ]
+  check "nothing of the source went" [ "$(tree_sum "$source")" == "$before" ]
+  kill -KILL $pid
+  wait $pid 2>/dev/null
+  check "its note is there after a kill" [ -f "$source/$note" ]
+  "$PROGRAM" convert "$source" "$at/one" "${work[@]}" --consume-source --resume -q 2>"$WORK/.err"
+  check "the killed run goes on" [ $? == 0 ]
+  check "the same bytes" [ "$(tree_sum "$at/one")" == "$(tree_sum "$at/reference")" ]
+  check "no tensors, and no note" [ -z "$(find "$source" -name '*.safetensors' -o -name "$note")" ]
+  # A note that was taken away: somebody declared the run dead, and another one may have begun.
+  rm -rf "$source" "$at/one" && cp -r "$at/model" "$source"
+  hold_anew
+  "$HELD_PROGRAM" convert "$source" "$at/one" "${work[@]}" --consume-source -q -j 1 --max-memory 1MiB </dev/null 2>"$WORK/.err" &
+  pid=$!
+  check "a run without its note stands still" held 1 $pid
+  rm "$source/$note"
+  before=$(tree_sum "$source")
+  let_go
+  wait $pid
+  check "a run without its note: exit 4" [ $? == 4 ]
+  ERR=$(cat "$WORK/.err")
+  says "a run without its note" "somebody removed the note"
+  check "a run without its note removes nothing" [ "$(tree_sum "$source")" == "$before" ]
+  # Both at once, whoever is first.
+  for ((round = 0; round < (SANITIZED ? 3 : 12); ++round)); do
+    rm -rf "$source" "$at/one" "$at/two" "$at"/*.partial && cp -r "$at/model" "$source"
+    "$PROGRAM" convert "$source" "$at/one" "${work[@]}" --consume-source -q </dev/null 2>/dev/null &
+    pid=$!
+    "$PROGRAM" convert "$source" "$at/two" "${work[@]}" --consume-source -q </dev/null 2>/dev/null
+    second=$?
+    wait $pid
+    first=$?
+    check "round $round: one of the two ends with 0, got $first and $second" [ $(((first == 0) + (second == 0))) == 1 ]
+    [ $first == 0 ] && works=one || works=two
+    check "round $round: the same bytes" [ "$(tree_sum "$at/$works")" == "$(tree_sum "$at/reference")" ]
+  done
+}
