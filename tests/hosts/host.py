@@ -77,11 +77,12 @@ class Host:
         self.gateway = gateway
 
     def start_sshd(self):
+        """Its shells read no file of whoever runs the tests: one waited a minute for a lock of pyenv."""
         os.makedirs("/run/sshd", exist_ok=True)
         conf = self.work / f"sshd_{self.name}"
         conf.write_text(f"Port 22\nHostKey {self.work}/host_key\nAuthorizedKeysFile {self.work}/key.pub\nStrictModes no\n"
                         "UsePAM no\nPermitRootLogin yes\nPidFile none\nSubsystem sftp internal-sftp\nUseDNS no\n"
-                        "MaxStartups 100\n")
+                        f"MaxStartups 100\nSetEnv HOME={self.work}\n")
         self.server = self.start("/usr/sbin/sshd", "-D", "-e", "-f", conf)
         wait_for("sshd", lambda: self.run("sh", "-c",
                                           "ss -ltn | grep -q ':22 '").returncode == 0)
