@@ -155,7 +155,7 @@ struct ExecuteOptions {
   const LeafHasher* output_leaves = nullptr;
   /// The outputs, of BF16 or F32, whose NaN elements are counted; sorted.
   std::vector<std::size_t> count_nans_of;
-  /// Where each range is noted once it is written; null where nobody wants to know.
+  /// Notes each range once it is written; null: nobody wants to know.
   DoneLog* log = nullptr;
   /// The times that the workers spend are added here, if it is not null.
   StageTimes* times = nullptr;

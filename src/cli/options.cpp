@@ -59,7 +59,7 @@ const CommandTable* command_named(const CommandTable& command, const std::string
   if (!command.commands.empty())
     for (std::size_t i = 0; i < behind.size(); ++i)
       if (const CommandTable* later = command_named(command, behind[i]); later != nullptr) {
-        // What stands between the option and the command is the option's value.
+        // Words between the option and the command are the option's value.
         std::vector<std::string> words = {name};
         words.insert(words.end(), behind.begin(), behind.begin() + static_cast<std::ptrdiff_t>(i));
         words.insert(words.end(), behind.begin() + static_cast<std::ptrdiff_t>(i) + 1, behind.end());

@@ -1,4 +1,4 @@
-/// What people type who know another program, and what is said here.
+/// Commands and options of other programs, and the words for them here.
 
 #include "cli/other_words.hpp"
 

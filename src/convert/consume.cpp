@@ -280,7 +280,7 @@ std::set<fs::path> Consumer::source_directories() const {
   return directories;
 }
 
-/// What another run removed before this one owned the source is seen by staging_.check_source_unchanged() in remove().
+/// Another run may have removed files before this one owned the source: remove() calls check_source_unchanged() first.
 void Consumer::own_source() {
   for (const fs::path& directory : source_directories()) owners_.emplace_back(directory, Owned::Source);
 }

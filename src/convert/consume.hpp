@@ -82,7 +82,7 @@ class Consumer {
   const Conversion& conversion_;
   const ExpectedOutput& expected_;
   const Staging& staging_;
-  /// Of each directory of the source.
+  /// This run's notes, one in each directory of the source, while it removes files there.
   std::vector<RunOwner> owners_;
   /// By output: the step in which it is made.
   std::vector<std::size_t> step_of_;

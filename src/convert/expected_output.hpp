@@ -26,7 +26,7 @@ bool same_layout(const ModelShape& a, const ModelShape& b);
 /// The output's provenance; without a digest where none is to be recorded.
 Record make_record(const Conversion& conversion, const std::optional<Digest>& digest);
 
-/// What a run that goes on with an output has to be, and what it must find.
+/// The facts that a run is compared with before it goes on with an output.
 struct OutputIdentity {
   /// A line about what config.json holds, or nothing where there is none: the plan was made by it. The other files
   /// beside the tensors are copied as they are, and may be logs that grow.
