@@ -61,7 +61,7 @@ ExitStatus cmd_plan(const Options& options) {
     conversion.warnings = planned.warnings;
     conversion.bytes_written = planned.bytes_written;
     conversion.bytes_cloned = planned.bytes_cloned;
-    conversion.peak_memory = planned.peak_memory;
+    conversion.peak_memory = planned.peak_memory + options.remote_memory_bytes;
     conversion.device = planned.device;
     conversion.disk_needed = planned.disk_needed;
     conversion.disk_free = planned.disk_free;

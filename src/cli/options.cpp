@@ -18,6 +18,7 @@
 #include "core/fail.hpp"
 #include "core/parser_memory.hpp"
 #include "core/usable_cores.hpp"
+#include "remote/remote_calls.hpp"
 #include "report/text/tell.hpp"
 
 namespace glu_ckpt::cli {
@@ -299,6 +300,8 @@ bool parse_options(int argc, const char* const* argv, Options& options, const st
   parser.set_colors(options);
   parser.set(options);
   set_parser_memory(options.run.memory_bytes);
+  options.remote_memory_bytes = reserve_remote_memory(options.run.memory_bytes);
+  options.run.memory_bytes -= options.remote_memory_bytes;
   if (command->execute == nullptr && command->commands.empty()) return answer_with(answer(table, options));
   if (command->execute == nullptr) fail(ErrorCode::Usage, {}, "no command was given; `{} --help` lists them", program);
   if (options.dry_run) options.command = "plan";

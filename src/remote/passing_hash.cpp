@@ -5,15 +5,15 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <utility>
 
 #include "core/fail.hpp"
 
 namespace glu_ckpt {
 namespace {
 
-/// Of one file, and of all.
-constexpr i64 kMostEarlyBytes = i64{16} << 20, kMostEarlyOfAll = i64{32} << 20;
-std::atomic<i64> early_of_all{0};
+/// Of all files together.
+std::atomic<i64> most_early = i64{32} << 20, early_of_all = 0;
 
 }  // namespace
 
@@ -23,11 +23,24 @@ void PassingHash::update(const char* bytes, i64 count) {
   at_ += count;
 }
 
-PassingHash::~PassingHash() { early_of_all -= early_bytes_; }
+void PassingHash::allow_early(i64 bytes) { most_early = bytes; }
 
-void PassingHash::count_early(i64 bytes) {
-  early_bytes_ += bytes;
-  early_of_all += bytes;
+PassingHash::~PassingHash() { drop_early(); }
+
+bool PassingHash::keep_early(const char* bytes, i64 count, i64 offset) {
+  const auto known = early_.find(offset);
+  const i64 more = count - (known == early_.end() ? 0 : std::ssize(known->second));
+  if (more <= 0) return true;
+  // Counted before they are copied: other threads count at the same time.
+  early_bytes_ += more;
+  if ((early_of_all += more) > most_early || early_bytes_ > most_early / 2) return false;
+  early_[offset] = std::string(bytes, static_cast<std::size_t>(count));
+  return true;
+}
+
+void PassingHash::drop_early() {
+  early_.clear();
+  early_of_all -= std::exchange(early_bytes_, 0);
 }
 
 std::string PassingHash::take(std::span<const iovec> pieces, i64 offset, i64 size) {
@@ -44,9 +57,10 @@ std::string PassingHash::take(std::span<const iovec> pieces, i64 offset, i64 siz
     const i64 known = std::clamp(at_ - offset, i64{0}, count);
     if (offset <= at_) {
       update(bytes + known, count - known);
-    } else if (std::string& early = early_[offset]; std::ssize(early) < count) {
-      count_early(count - std::ssize(early));
-      early.assign(bytes, static_cast<std::size_t>(count));
+    } else if (!keep_early(bytes, count, offset)) {
+      drop_early();
+      is_over_ = true;
+      return {};
     }
     offset += count;
   }
@@ -54,14 +68,13 @@ std::string PassingHash::take(std::span<const iovec> pieces, i64 offset, i64 siz
     const auto& [begin, bytes] = *early_.begin();
     const i64 known = std::min(at_ - begin, std::ssize(bytes));
     update(bytes.data() + known, std::ssize(bytes) - known);
-    count_early(-std::ssize(bytes));
+    early_bytes_ -= std::ssize(bytes);
+    early_of_all -= std::ssize(bytes);
     early_.erase(early_.begin());
   }
-  if (at_ < size && early_bytes_ <= kMostEarlyBytes && (early_bytes_ == 0 || early_of_all <= kMostEarlyOfAll))
-    return {};
+  if (at_ < size) return {};
   is_over_ = true;
-  early_.clear();
-  count_early(-early_bytes_);
+  drop_early();
   std::string text;
   std::array<unsigned char, EVP_MAX_MD_SIZE> sum{};
   unsigned digits = 0;

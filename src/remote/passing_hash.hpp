@@ -21,9 +21,13 @@ class PassingHash {
   PassingHash& operator=(const PassingHash&) = delete;
   ~PassingHash();
 
+  /// Sets how many early bytes all files together may keep, 32 MiB where nobody says otherwise. One file keeps half of
+  /// them at most.
+  static void allow_early(i64 bytes);
+
   /// Bytes that were read at `offset` of a file of `size`. Those that come a little too early are kept until their
-  /// turn; where that would take too much memory, no sum is made. Returns the sum, in hexadecimal, where these bytes
-  /// complete it, once; else nothing. Thread safe.
+  /// turn; where that would take more memory than is allowed, no sum is made. Returns the sum, in hexadecimal, where
+  /// these bytes complete it, once; else nothing. Thread safe.
   std::string take(std::span<const iovec> pieces, i64 offset, i64 size);
 
  private:
@@ -32,7 +36,9 @@ class PassingHash {
   };
 
   void update(const char* bytes, i64 count);
-  void count_early(i64 bytes);
+  /// Keeps bytes until their turn. Returns false where too many would be kept then.
+  bool keep_early(const char* bytes, i64 count, i64 offset);
+  void drop_early();
 
   std::mutex mutex_;
   std::unique_ptr<EVP_MD_CTX, Free> state_;

@@ -7,7 +7,6 @@
 #include <array>
 #include <atomic>
 #include <cstring>
-#include <deque>
 #include <set>
 
 #include "core/fail.hpp"
@@ -16,6 +15,7 @@
 #include "io/system_calls.hpp"
 #include "remote/fetcher.hpp"
 #include "remote/passing_hash.hpp"
+#include "remote/read_cache.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -33,8 +33,14 @@ constexpr i64 kFirstHead = i64{256} << 10, kLongestHead = i64{4} << 20;
 constexpr i64 kHeadsAtOnce = 16;
 constexpr i64 kPage = 4096;
 constexpr i64 kAheadBytes = i64{4} << 20;
-/// Heads that are kept in memory.
-constexpr std::size_t kKeptBytes = std::size_t{8} << 20;
+/// What addresses may take beside their callers' buffers: a quarter of all memory or 40 MiB, of which a fifth is for
+/// bytes that are kept, and the rest for those that wait for the SHA-256.
+constexpr i64 kMemoryShare = 4, kMostMemory = i64{40} << 20, kKeptShare = 5;
+
+ReadCache& read_cache() {
+  static ReadCache cache(kMostMemory / kKeptShare);
+  return cache;
+}
 
 struct RemotePath {
   std::string scheme;
@@ -127,6 +133,7 @@ class Mount {
     std::shared_ptr<const std::string> known;
     i64 known_at = 0;
     bool reads_on = false;
+    const i64 ahead_bytes = std::min(kAheadBytes, read_cache().most_bytes() / 2);
     {
       const std::lock_guard lock(node.mutex);
       known = node.made ? node.made : node.head.lock();
@@ -135,28 +142,25 @@ class Mount {
       wanted = std::clamp(node.bytes - offset, i64{0}, wanted);
       // What begins in the first page and is longer than a head is a header.
       if (known && offset < kPage && offset + wanted > std::ssize(*known))
-        head_bytes_ = std::max<i64>(head_bytes_, std::min(kLongestHead, (offset + wanted) / 4 * 5));
+        head_bytes_ = std::max<i64>(head_bytes_,
+                                    std::min({kLongestHead, read_cache().most_bytes() / 2, (offset + wanted) / 4 * 5}));
       if (!known || offset + wanted > std::ssize(*known)) {
         if (const auto ahead = node.ahead.lock(); ahead && offset >= node.ahead_at) {
           known = ahead;
           known_at = node.ahead_at;
         }
         // Somebody who reads a file through in small pieces.
-        reads_on = wanted < kAheadBytes / 2 && offset == node.read_to;
+        reads_on = wanted < ahead_bytes / 2 && offset == node.read_to;
       }
       node.read_to = offset + wanted;
     }
     const auto ends_in_known = [&] { return known ? known_at + std::ssize(*known) : 0; };
     if (reads_on && offset + wanted > ends_in_known() && (!known || offset >= known_at)) {
-      known_at = offset;
-      std::string bytes(static_cast<std::size_t>(std::min(kAheadBytes, node.bytes - offset)), '\0');
-      const iovec all{bytes.data(), bytes.size()};
-      fetcher_.range(name, node, {&all, 1}, offset);
-      known = std::make_shared<const std::string>(std::move(bytes));
-      const std::lock_guard lock(node.mutex);
-      node.ahead = known;
-      node.ahead_at = known_at;
-      keep(known, true);
+      const i64 bytes = std::min(ahead_bytes, node.bytes - offset);
+      if (const auto ahead = read_ahead(name, node, offset, bytes)) {
+        known = ahead;
+        known_at = offset;
+      }
     }
     std::vector<iovec> filled, rest;
     i64 at = offset, missing = 0;
@@ -171,6 +175,7 @@ class Mount {
       missing += bytes - here;
       at += bytes;
     }
+    known.reset();
     if (missing > 0) fetcher_.range(name, node, rest, offset + wanted - missing);
     if (!node.sha256.empty()) pass(name, node, filled, offset);
     return wanted;
@@ -237,7 +242,7 @@ class Mount {
   /// Returns the shards behind this one in the list, where the last one that was asked for is right before it.
   std::vector<Follower> followers(const std::string& name) {
     constexpr std::string_view kEnding = ".safetensors";
-    const auto most = static_cast<std::size_t>(std::min(kHeadsAtOnce, static_cast<i64>(kKeptBytes) / 2 / head_bytes_));
+    const auto most = static_cast<std::size_t>(std::min(kHeadsAtOnce, read_cache().most_bytes() / 2 / head_bytes_));
     std::vector<Follower> next;
     if (!name.ends_with(kEnding)) return next;
     const std::lock_guard lock(mutex_);
@@ -260,22 +265,26 @@ class Mount {
     auto head = std::make_shared<const std::string>(std::move(text));
     node.had_head = true;
     node.head = head;
-    keep(head, std::ssize(*head) < node.bytes);
+    read_cache().keep(head, std::ssize(*head) < node.bytes ? ReadCache::Kind::Part : ReadCache::Kind::WholeFile);
     return head;
   }
 
-  void keep(const std::shared_ptr<const std::string>& bytes, bool is_part) {
-    const std::lock_guard lock(kept_mutex_);
-    kept_.push_back({bytes, is_part});
-    kept_bytes_ += bytes->size();
-    while (kept_bytes_ > kKeptBytes && kept_.size() > 1) {
-      // Parts are read once, and small files several times.
-      const auto newest = std::prev(kept_.end());
-      auto oldest = std::find_if(kept_.begin(), newest, [](const Kept& kept) { return kept.is_part; });
-      if (oldest == newest) oldest = kept_.begin();
-      kept_bytes_ -= oldest->bytes->size();
-      kept_.erase(oldest);
+  /// Returns nothing where memory has no room for them now.
+  std::shared_ptr<const std::string> read_ahead(const std::string& name, RemoteNode& node, i64 offset, i64 count) {
+    std::shared_ptr<const std::string> ahead;
+    {
+      const ReadCache::Room room = read_cache().make_room(count);
+      if (!room) return ahead;
+      std::string bytes(static_cast<std::size_t>(count), '\0');
+      const iovec all{bytes.data(), bytes.size()};
+      fetcher_.range(name, node, {&all, 1}, offset);
+      ahead = std::make_shared<const std::string>(std::move(bytes));
     }
+    const std::lock_guard lock(node.mutex);
+    node.ahead = ahead;
+    node.ahead_at = offset;
+    read_cache().keep(ahead, ReadCache::Kind::Part);
+    return ahead;
   }
 
   /// Goes on with the SHA-256 of a file that passes; the bytes are not copied.
@@ -294,11 +303,6 @@ class Mount {
          node.sha256);
   }
 
-  struct Kept {
-    std::shared_ptr<const std::string> bytes;
-    bool is_part = false;
-  };
-
   std::unique_ptr<RemoteStore> store_;
   Fetcher fetcher_;
   /// Guards the tree and what is known to be absent.
@@ -309,9 +313,6 @@ class Mount {
   /// The last of the shards whose heads were asked for.
   std::string last_shard_;
   std::atomic<i64> head_bytes_{kFirstHead};
-  std::mutex kept_mutex_;
-  std::deque<Kept> kept_;
-  std::size_t kept_bytes_ = 0;
 };
 
 /// Makes the store of a path; a file's is that of its directory. Asks no server.
@@ -434,6 +435,11 @@ class RemoteCalls final : public SystemCalls {
     if (std::ranges::none_of(mounts_, is_root)) mounts_.push_back(std::make_shared<Mount>(std::move(store)));
   }
 
+  bool is_used() {
+    const std::lock_guard lock(mutex_);
+    return !mounts_.empty();
+  }
+
  private:
   struct Place {
     std::shared_ptr<Mount> mount = nullptr;
@@ -534,6 +540,14 @@ std::string use_remote(std::string_view path) {
   remote_calls().add(*parsed);
   static const SystemCallsScope scope(remote_calls());
   return parsed->text(parsed->parts.size());
+}
+
+i64 reserve_remote_memory(i64 memory_bytes) {
+  if (!remote_calls().is_used()) return 0;
+  const i64 reserved = std::min(kMostMemory, memory_bytes / kMemoryShare);
+  read_cache().set_most_bytes(reserved / kKeptShare);
+  PassingHash::allow_early(reserved - reserved / kKeptShare);
+  return reserved;
 }
 
 }  // namespace glu_ckpt

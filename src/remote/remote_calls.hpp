@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "glu_ckpt/tensor.hpp"
+
 namespace glu_ckpt {
 
 /// Returns true for a path that begins with hf://, s3://, http:// or https://.
@@ -14,5 +16,9 @@ bool is_remote(std::string_view path);
 /// server yet; what an earlier use in this process knew of one is forgotten, unless it is still open. Throws Usage for
 /// what is no such address.
 std::string use_remote(std::string_view path);
+
+/// Holds what addresses take beside their callers' buffers (heads, bytes read ahead, bytes that wait for the SHA-256)
+/// to a quarter of `memory_bytes`, 40 MiB at most. Returns how much that is: 0 where this process uses no address.
+i64 reserve_remote_memory(i64 memory_bytes);
 
 }  // namespace glu_ckpt

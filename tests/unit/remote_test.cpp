@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "remote/passing_hash.hpp"
+#include "remote/read_cache.hpp"
 #include "remote/remote_store.hpp"
 #include "remote/stoppable_wait.hpp"
 #include "remote/url.hpp"
@@ -131,6 +132,42 @@ TEST(PassingHash, KeepsLittleOfAllFiles) {
   PassingHash later;
   EXPECT_EQ(later.take({&piece, 1}, 1, std::ssize(part) + 1), "");
   EXPECT_EQ(sum_of(later), sum);
+  // Of less memory, less is kept: half of it by one file.
+  PassingHash::allow_early(2 * std::ssize(part) - 2);
+  PassingHash large, small;
+  EXPECT_EQ(large.take({&piece, 1}, 1, std::ssize(part) + 1), "");
+  EXPECT_EQ(sum_of(large), "");
+  PassingHash::allow_early(2 * std::ssize(part));
+  EXPECT_EQ(small.take({&piece, 1}, 1, std::ssize(part) + 1), "");
+  EXPECT_EQ(sum_of(small), sum);
+  PassingHash::allow_early(i64{32} << 20);
+}
+
+/// Older bytes go when newer ones need their room, those that are read once first; what is on its way has its room,
+/// too.
+TEST(ReadCache, StayWithinTheirRoom) {
+  ReadCache cache(100);
+  const auto keep = [&](i64 bytes, ReadCache::Kind kind) {
+    auto text = std::make_shared<const std::string>(static_cast<std::size_t>(bytes), 'x');
+    cache.keep(text, kind);
+    return std::weak_ptr(text);
+  };
+  const auto file = keep(30, ReadCache::Kind::WholeFile);
+  const auto part = keep(40, ReadCache::Kind::Part);
+  EXPECT_FALSE(file.expired() || part.expired());
+  {
+    const auto room = cache.make_room(50);
+    EXPECT_TRUE(room);
+    EXPECT_TRUE(part.expired());
+    EXPECT_FALSE(file.expired());
+    EXPECT_FALSE(cache.make_room(1));
+    EXPECT_FALSE(keep(20, ReadCache::Kind::Part).expired());
+    EXPECT_TRUE(keep(60, ReadCache::Kind::Part).expired());
+  }
+  EXPECT_TRUE(cache.make_room(1));
+  cache.set_most_bytes(10);
+  EXPECT_TRUE(keep(11, ReadCache::Kind::WholeFile).expired());
+  EXPECT_TRUE(file.expired());
 }
 
 /// A wait for a server ends as soon as all calls of the process were asked to stop, and not before.
