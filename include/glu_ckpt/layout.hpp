@@ -406,6 +406,9 @@ struct SourceAnswers {
   /// How an adapter's factors of packed experts were written where shapes do not tell, a word of lora_file_words();
   /// empty: shapes tell.
   std::string from_lora = {};
+  /// How an adapter's factors of packed experts are written, a word of lora_file_words(); empty: as PEFT 0.19 and
+  /// later.
+  std::string to_lora = {};
   /// An adapter is read as if it were in this layout: "indexed", "grouped", "hf", "vllm", "sglang", "megatron"; empty:
   /// a pair of factors for each matrix of each expert; "stored": as it is.
   std::string adapter_layout = {};

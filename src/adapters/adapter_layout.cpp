@@ -279,6 +279,10 @@ class AdapterLayer {
     const bool is_both = answers_.layout == AdapterLayout::Megatron;
     packed.shares_a = answers_.shares && (is_both || role != Role::Down);
     packed.shares_b = answers_.shares && (is_both || role == Role::Down);
+    packed.is_by_expert = answers_.files == PackedFiles::ByExpert;
+    // PEFT took no axes for one another where the model has experts [in, out].
+    packed.is_turned = answers_.files == PackedFiles::Peft018 && indexed_naming().axes == Axes::OutIn;
+    if (packed.is_turned) std::swap(packed.dtype_a, packed.dtype_b);
     return packed;
   }
 
@@ -347,12 +351,15 @@ class AdapterLayer {
       return;
     }
     const i64 stacked = packed.experts * packed.rank;
-    add_tensor(fmt::format("{}{}.lora_A{}", kAdaptedModel, module, kWeightEnd), packed.dtype_a,
-               {stacked, packed.inputs})
+    i64 columns = packed.inputs, rows = packed.outputs;
+    if (packed.is_turned) {
+      std::swap(columns, rows);
+      parts_a.swap(parts_b);
+    }
+    add_tensor(fmt::format("{}{}.lora_A{}", kAdaptedModel, module, kWeightEnd), packed.dtype_a, {stacked, columns})
         .parts = std::move(parts_a);
-    add_tensor(fmt::format("{}{}.lora_B{}", kAdaptedModel, module, kWeightEnd), packed.dtype_b,
-               {packed.outputs, stacked})
-        .parts = std::move(parts_b);
+    add_tensor(fmt::format("{}{}.lora_B{}", kAdaptedModel, module, kWeightEnd), packed.dtype_b, {rows, stacked}).parts =
+        std::move(parts_b);
     laid_.modules.push_back({parameter, true, packed.rank, alpha});
   }
 

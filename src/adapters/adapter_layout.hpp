@@ -27,6 +27,8 @@ struct LayAnswers {
   bool shares = false;
   /// Says of Stacked and Megatron that gate and up have a pair of factors each.
   bool splits_gate_up = false;
+  /// Says of Packed who is to read the files.
+  PackedFiles files = PackedFiles::Told;
   /// The program that is to read it, for refusals: "vllm".
   std::string program = {};
 };

@@ -245,7 +245,7 @@ class FactorReader {
                   fmt::format("they fit no packed weight of experts with hidden size {} and intermediate size {}{}",
                               sizes.hidden, sizes.intermediate,
                               files_ == PackedFiles::Peft018 || files_ == PackedFiles::Peft019
-                                  ? ", of files as --from-lora says"
+                                  ? ", of files as --from-lora or the record says"
                                   : ""));
     if (const auto outer = usual_outer(packed)) {
       const auto is_usual = [&](const Reading& each) { return each.outer == *outer; };
@@ -450,12 +450,17 @@ Factors factors_of(const Factors& packed, i64 expert, Role role) {
 
 std::vector<std::string> packed_files_words() { return {kPackedFiles.begin(), kPackedFiles.end()}; }
 
+std::string packed_files_word(PackedFiles files) {
+  return std::string(kPackedFiles[files == PackedFiles::Peft018 ? 0 : files == PackedFiles::ByExpert ? 2 : 1]);
+}
+
 PackedFiles parse_packed_files(const std::string& word) {
   if (word.empty()) return PackedFiles::Told;
   if (word == kPackedFiles[0]) return PackedFiles::Peft018;
   if (word == kPackedFiles[1]) return PackedFiles::Peft019;
   if (word == kPackedFiles[2]) return PackedFiles::ByExpert;
-  fail(ErrorCode::Usage, {}, "--from-lora: '{}' is none of {}", word, fmt::join(kPackedFiles, ", "));
+  fail(ErrorCode::Usage, {}, "'{}' is none of {}, the writers of factors of packed experts", word,
+       fmt::join(kPackedFiles, ", "));
 }
 
 std::vector<AdaptedModule> read_factors(const Inventory& adapter, const AdapterConfig& config,

@@ -117,6 +117,8 @@ enum class PackedFiles {
 };
 /// "peft-0.18", "peft-0.19", "by-expert".
 std::vector<std::string> packed_files_words();
+/// The word for files that a program reads now where it is not said.
+std::string packed_files_word(PackedFiles files);
 PackedFiles parse_packed_files(const std::string& word);
 
 /// Returns the pairs of factors in order of their modules' names. Throws PartMissing for half of a pair, UnknownTensor,

@@ -255,6 +255,8 @@ OptionGroup destination(const std::string& program) {
                  grouping_or_experts(choice<Grouping>(FIELD(convert.to.experts), groupings)), "keep"),
           option("--grow-rank", "an adapter may get more ranks, of zeros, where --experts grouped needs them",
                  flag(FIELD(from.grow_rank))),
+          option("--to-lora FILES", "who is to read an adapter's factors of packed experts",
+                 one_of(FIELD(from.to_lora), lora_file_words()), "peft-0.19"),
           option("--bias-experts GROUPING", "the same for biases alone",
                  choice<Grouping>(FIELD(convert.to.bias_experts), groupings, false), "as --experts"),
           option("--glu ORDER", "the order of gate and up rows", glu(FIELD(convert.to.glu), true), "keep"),

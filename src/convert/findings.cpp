@@ -160,7 +160,7 @@ bool keeps_prefix(const Conversion& conversion) {
 
 LoadsIn loaders_of(const Conversion& conversion) {
   const auto& [source, model, hints] = conversion.source;
-  if (model.is_adapter) return adapter_loaders(source->inventory());
+  if (model.is_adapter) return adapter_loaders(*source, conversion.options.from);
   StoredModel stored = stored_model(*source, hints, model);
   for (std::size_t i = 0; i < model.blocks.size(); ++i)
     if (!model.blocks[i].is_optimizer_state())

@@ -42,6 +42,7 @@ std::map<std::string, std::string> option_texts(const ConvertOptions& options) {
   if (!options.from.merge.empty()) texts["merge"] = options.from.merge;
   if (!options.from.merge_as.empty()) texts["merge_as"] = options.from.merge_as;
   if (!options.from.from_lora.empty()) texts["from_lora"] = options.from.from_lora;
+  if (!options.from.to_lora.empty()) texts["to_lora"] = options.from.to_lora;
   if (options.from.adapter_layout.ends_with(kSharedFactors)) texts["experts"] = "shared";
   if (options.from.grow_rank) texts["grow_rank"] = "true";
   if (!options.from.layers.empty()) texts["layers"] = options.from.layers;

@@ -100,7 +100,9 @@ std::string adapter_layout_for(const ConvertOptions& options) {
   else if (options.to.experts)
     layout += *options.to.experts == Experts::Grouped ? kGroupedFactors : kIndexedFactors;
   else if (layout.empty())
-    layout = options.target.value_or(is_shared ? "" : "stored");
+    layout = options.target.value_or(is_shared                      ? ""
+                                     : options.from.to_lora.empty() ? "stored"
+                                                                    : std::string(kGroupedFactors));
   return layout + std::string(is_shared ? kSharedFactors : "");
 }
 
@@ -148,6 +150,7 @@ void open_ends(Conversion& conversion, const SourceOpener& open) {
   if (conversion.source.recognition.is_adapter && answers.adapter_layout != "stored") {
     SourceAnswers logical = answers;
     logical.adapter_layout.clear();
+    logical.to_lora.clear();
     conversion.adapter = open_checkpoint(open(), logical);
   }
   conversion.target = locate_errors(*conversion.source.source, [&] {

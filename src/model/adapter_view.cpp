@@ -70,6 +70,14 @@ LayAnswers lay_answers(const SourceAnswers& answers, const Architecture* archite
                : is_stacked         ? AdapterLayout::Stacked
                : is_packed          ? AdapterLayout::Packed
                                     : AdapterLayout::Indexed;
+  if (lay.layout == AdapterLayout::Packed && layout != "vllm")
+    lay.files = parse_packed_files(answers.to_lora);
+  else if (!answers.to_lora.empty())
+    fail(
+        ErrorCode::Usage, {},
+        "--to-lora {}: says how PEFT's files have factors of packed experts, and these are to be {}; --to hf --experts "
+        "grouped writes PEFT's",
+        answers.to_lora, layout == "vllm" ? "as vLLM reads them" : "laid out otherwise");
   return lay;
 }
 
@@ -106,7 +114,7 @@ ReadAdapter read_adapter(const Source& source, const SourceAnswers& answers) {
       return std::nullopt;
     return PackedSizes{architecture->num_experts, architecture->expert_hidden, architecture->expert_width};
   };
-  adapter.modules = read_factors(source.inventory(), adapter.config, model, parse_packed_files(answers.from_lora));
+  adapter.modules = read_factors(source.inventory(), adapter.config, model, packed_files_of(source, answers));
   return adapter;
 }
 
@@ -176,6 +184,34 @@ bool is_as_stored(const LaidAdapter& laid, const Inventory& inventory) {
   });
 }
 
+/// The programs that read factors of packed experts, by the order in which these are.
+LoadsIn packed_loaders(const Source& adapter, const SourceAnswers& answers) {
+  std::optional<PackedFiles> files;
+  // One that was laid out anew has the order that its record says, and its adapter_config.json is still the older one.
+  if (!adapter.info().laid_out_from.empty()) {
+    files = packed_files_of(adapter, {});
+  } else if (const AdapterConfig config = adapter_config_of(adapter); !model_config(adapter, config, answers).empty()) {
+    const auto is = [&, modules = read_adapter(adapter, answers).modules](bool Factors::*field) {
+      return std::ranges::any_of(modules, [&](const AdaptedModule& module) { return module.factors.*field; });
+    };
+    files = is(&Factors::is_by_expert) ? PackedFiles::ByExpert
+            : is(&Factors::is_turned)  ? PackedFiles::Peft018
+                                       : PackedFiles::Peft019;
+  }
+  if (!files)
+    return {{},
+            "PEFT on transformers 5 reads it, 0.18 or a later one: they have the axes of packed experts otherwise, and "
+            "the model's sizes tell which wrote it (--from-config FILE)",
+            true};
+  if (*files == PackedFiles::ByExpert)
+    return {{{"Unsloth", "2026.10", "UNSLOTH_MOE_LORA_B_LAYOUT=grouped_by_expert; as its source code says, not tried"}},
+            {}};
+  if (*files == PackedFiles::Peft018) return {{{"PEFT", "0.18, on transformers 5", ""}}, {}};
+  return {{{"PEFT", "0.19 and later, on transformers 5", ""},
+           {"vLLM", "0.33", "--enable-lora, for families of packed experts"}},
+          {}};
+}
+
 }  // namespace
 
 std::vector<std::string> lora_file_words() { return packed_files_words(); }
@@ -206,7 +242,20 @@ AdapterSummary summarize_adapter(const Source& adapter, const SourceAnswers& ans
   return summary;
 }
 
-LoadsIn adapter_loaders(const Inventory& inventory) {
+PackedFiles packed_files_of(const Source& adapter, const SourceAnswers& answers) {
+  const auto recorded = adapter.record().find(std::string(kLoraFiles));
+  if (recorded == adapter.record().end()) return parse_packed_files(answers.from_lora);
+  // Of two adapters that are compared, the option is about the first; it serves the second where no record does.
+  const bool is_asked = answers.option_prefix == SourceAnswers().option_prefix && !answers.from_lora.empty();
+  if (is_asked && recorded->second != answers.from_lora)
+    fail(ErrorCode::RecordContradicts, {adapter.path().string(), {}},
+         "--from-lora {}: the record of the adapter says {}; one of them is wrong", answers.from_lora,
+         recorded->second);
+  return parse_packed_files(recorded->second);
+}
+
+LoadsIn adapter_loaders(const Source& adapter, const SourceAnswers& answers) {
+  const Inventory& inventory = adapter.inventory();
   if (is_megatron_adapter(inventory))
     return {{}, "these are Megatron-Bridge's names of adapters, as its sources spell them; no program was tried", true};
   const auto has = [&](std::string_view word) {
@@ -226,10 +275,7 @@ LoadsIn adapter_loaders(const Inventory& inventory) {
   const bool is_packed = std::ranges::any_of(inventory.tensors, [](const TensorRef& tensor) {
     return tensor.name.find(".experts.lora_") != tensor.name.npos;
   });
-  if (is_packed)
-    return {{{"PEFT", "0.19 and later, on transformers 5", ""},
-             {"vLLM", "0.33", "--enable-lora, for families of packed experts"}},
-            {}};
+  if (is_packed) return packed_loaders(adapter, answers);
   return {{{"PEFT", "0.18 on transformers 4, 0.21 on transformers 5", ""},
            {"vLLM", "0.33", "--enable-lora"},
            {"SGLang", "0.5.23", "--enable-lora"}},
@@ -258,6 +304,7 @@ void check_adapter_answers(const SourceAnswers& answers, bool is_adapter) {
     refuse(answers.grow_rank, "--grow-rank");
     refuse(answers.adapter_layout.ends_with(kSharedFactors), "--experts shared");
     refuse(!answers.from_lora.empty() && answers.merge.empty(), "--from-lora");
+    refuse(!answers.to_lora.empty(), "--to-lora");
     return;
   }
   refuse(answers.decode.has_value(), "--decode");
@@ -289,6 +336,8 @@ void view_adapter(std::unique_ptr<Source>& source, const SourceAnswers& answers)
   info.laid_out_from = {{"experts", std::string(adapter_experts(source->inventory()))}};
   info.warnings.insert(info.warnings.end(), laid.notes.begin(), laid.notes.end());
   if (!adapter.base.empty()) info.record["config"] = adapter.base;
+  info.record.erase(std::string(kLoraFiles));
+  if (lay.layout == AdapterLayout::Packed) info.record.emplace(kLoraFiles, packed_files_word(lay.files));
   laid.tensors.clear();
   for (ExtraFile& file : info.extra_files)
     if (file.name == kAdapterConfig)

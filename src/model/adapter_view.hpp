@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "adapters/adapter_config.hpp"
+#include "adapters/read_factors.hpp"
 #include "glu_ckpt/model.hpp"
 
 namespace glu_ckpt {
@@ -25,7 +25,14 @@ void view_adapter(std::unique_ptr<Source>& source, const SourceAnswers& answers)
 /// throws.
 AdapterSummary summarize_adapter(const Source& adapter, const SourceAnswers& answers);
 
-/// The programs that load an adapter whose tensors have these names.
-LoadsIn adapter_loaders(const Inventory& inventory);
+/// The entry of an adapter's record that says how factors of packed experts are written: a word of lora_file_words().
+inline constexpr std::string_view kLoraFiles = "lora_files";
+
+/// Returns how an adapter's factors of packed experts were written, by its record or else by the answers. Throws
+/// RecordContradicts where these disagree.
+PackedFiles packed_files_of(const Source& adapter, const SourceAnswers& answers);
+
+/// The programs that load an adapter. Throws what view_adapter() throws.
+LoadsIn adapter_loaders(const Source& adapter, const SourceAnswers& answers);
 
 }  // namespace glu_ckpt

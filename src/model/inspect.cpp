@@ -196,7 +196,7 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& asked
       try {
         inspection.adapter =
             locate_errors(*inspection.source, [&] { return summarize_adapter(*inspection.source, answers); });
-        inspection.loads_in = adapter_loaders(inspection.source->inventory());
+        inspection.loads_in = adapter_loaders(*inspection.source, answers);
       } catch (const Error& error) {
         // What it is can be said of one that cannot be read, too.
         inspection.problems.emplace_back(error.what());

@@ -70,7 +70,7 @@ void merge_adapter(std::unique_ptr<Source>& source, const SourceAnswers& answers
   check_base(*adapter, config, hints.config, model.architecture.get());
   const std::string program = answers.merge_as.empty() ? std::string(kPrograms[0]) : answers.merge_as;
   std::vector<MergedMatrix> matrices =
-      find_factors(*source, model, *adapter, config, {program == kPrograms[1], parse_packed_files(answers.from_lora)});
+      find_factors(*source, model, *adapter, config, {program == kPrograms[1], packed_files_of(*adapter, answers)});
   if (matrices.empty())
     fail(ErrorCode::NotSupported, {answers.merge, {}}, "{}: has no factors to merge", answers.merge);
   merge_source(source, std::move(adapter), std::move(matrices), program,

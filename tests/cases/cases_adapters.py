@@ -116,6 +116,7 @@ def refused(name: str, change, says: str, note: str, status=3) -> Case:
 
 CONVERT = "convert SRC OUT --from-config CASE/base/config.json"
 GROUPED, INDEXED = " --to hf --experts grouped", " --to hf --experts indexed"
+PEFT018 = " --to-lora peft-0.18"
 
 
 def same_as(name: str, config: dict | None = None):
@@ -129,6 +130,19 @@ def same_as(name: str, config: dict | None = None):
             if have[key] != want[key]:
                 return f"differs from {name} in {key}"
         return says_config(config or {})(out)
+
+    return check
+
+
+def columns_by_expert(name: str):
+    """Returns a check that OUT has the tensors of an adapter as Unsloth's older files have them."""
+
+    def check(out: pathlib.Path) -> str:
+        with tempfile.TemporaryDirectory() as folder:
+            made = pathlib.Path(folder) / "adapter"
+            shutil.copytree(reported() / f"adapter_{name}/adapter", made)
+            own_factors(by_expert)(made)
+            return "" if read_tensors(out) == read_tensors(made) else "has other bytes than Unsloth's files"
 
     return check
 
@@ -326,7 +340,7 @@ THERE_AND_BACK = {
     "gpt_oss_packed_peft021": (" --to sglang", " --to hf"),
 }
 # Each adapter in each layout: "=" is exact, there and back to the same bytes; "+" is exact with more ranks, of zeros; else why
-# it is refused. Layouts in memory and of PEFT 0.18 are read alone: their programs save the others.
+# it is refused. A layout in memory is read alone: its program saves others.
 LAYOUTS = {
     "indexed": INDEXED, "grouped": GROUPED, "grown": GROUPED + " --grow-rank", "megatron": " --to megatron",
     "megatron grown": " --to megatron --grow-rank", "canonical": " --to megatron --glu split",
@@ -353,8 +367,7 @@ in_memory                                  =  =  =  =  =  =  not-exact  not-exac
 """
 # Adapters that are made of qwen3_sep_equalA_peft018, and where it is another one the adapter whose bytes come back.
 MADE_OF_IT = {"one_outer_factor": of_expert_0(False), "one_pair": of_expert_0(True), "in_memory": in_memory}
-COMES_BACK_AS = {"qwen3_packed_peft018": "qwen3_packed_peft021", "qwen3_packed_peft019": "qwen3_packed_peft021",
-                 "gpt_oss_packed_peft018": "gpt_oss_packed_peft021", "in_memory": "qwen3_sep_equalA_peft018"}
+COMES_BACK_AS = {"in_memory": "qwen3_sep_equalA_peft018"}
 
 
 def comes_back(name: str):
@@ -378,8 +391,13 @@ def in_each_layout() -> list[Case]:
         name, *answers = line.split()
         assert len(answers) == len(LAYOUTS), line
         own = GROUPED if "packed" in name or "loaded_and_saved" in name else INDEXED
+        if name == "qwen3_packed_peft018":
+            own += PEFT018
         runs = []
-        for (layout, options), answer in zip(LAYOUTS.items(), answers):
+        # What can be grouped can be so in the files of each program.
+        of_programs = {"peft-0.18": GROUPED + PEFT018, "by-expert": GROUPED + " --to-lora by-expert"}
+        both_kinds = zip({**LAYOUTS, **of_programs}.items(), answers + [answers[list(LAYOUTS).index("grouped")]] * 2)
+        for (layout, options), answer in both_kinds:
             options = CONVERT + options + " --force"
             if answer not in "=+":
                 runs.append(Run(options, REFUSED, plan=False, says=rf"\[{answer}\]"))
@@ -498,6 +516,24 @@ ALONE = in_each_layout() + [
     again("qwen3_packed_peft021", Run(CONVERT + INDEXED, 3, says=r"--from-lora by-expert"),
           Run(CONVERT + INDEXED + " --from-lora by-expert", check=same_as("adapter_qwen3_sep_equalA_peft018")),
           change=both(own_factors(by_expert), own_config(auto_mapping={"unsloth_fixed": True})), note="Unsloth's columns"),
+    again("qwen3_packed_peft021", Run(CONVERT + GROUPED + " --from-lora by-expert", check=same_as("adapter_qwen3_packed_peft021")),
+          Run("inspect OUT", says=r"PEFT.*0\.19 and later"), Run("verify SRC OUT --from-lora by-expert --from-config CASE/base/config.json"),
+          Run("convert OUT OUT2 --to hf --experts indexed", check=same_as("adapter_qwen3_sep_equalA_peft018")),
+          change=both(own_factors(by_expert), own_config(auto_mapping={"unsloth_fixed": True})), note="Unsloth's columns, as PEFT's"),
+    # Files for an older PEFT and an older Unsloth; the record says what they are.
+    again("qwen3_packed_peft021", Run(CONVERT + " --to-lora peft-0.18", says=r"loads in.*PEFT.*0\.18", check=same_as("adapter_qwen3_packed_peft018")),
+          Run("inspect OUT", says=r"loads in.*PEFT.*0\.18"), Run("check OUT"), Run("verify SRC OUT --from-config CASE/base/config.json"),
+          Run("convert OUT OUT2 --from-lora peft-0.19 --to hf --experts indexed", 3, says=r"record.*peft-0\.18.*\[record-contradicts\]"),
+          Run("convert OUT OUT2 --to-lora peft-0.19", check=same_as("adapter_qwen3_packed_peft021")), note="for PEFT 0.18"),
+    again("qwen3_packed_peft021", Run(CONVERT + " --to-lora by-expert", says=r"loads in.*Unsloth", check=columns_by_expert("qwen3_packed_peft021")),
+          Run("inspect OUT", says=r"loads in.*Unsloth"), Run("verify SRC OUT --from-config CASE/base/config.json"),
+          Run("convert OUT OUT2 --to hf --experts indexed", check=same_as("adapter_qwen3_sep_equalA_peft018")), note="for Unsloth"),
+    again("qwen3_sep_equalA_peft018", Run(CONVERT + INDEXED + " --to-lora peft-0.18", 2, says="--to hf --experts grouped writes"),
+          Run(CONVERT + " --to vllm --to-lora by-expert", 2, says="--to hf --experts grouped writes"),
+          Run(CONVERT + " --to megatron --to-lora by-expert", 2, says="--to hf --experts grouped writes"),
+          Run("convert CASE/base OUT --to megatron --to-lora peft-0.18", 2, says="--to-lora: is for adapters"), note="--to-lora elsewhere"),
+    again("qwen3_packed_peft018", Run("inspect SRC --from-config CASE/base/config.json", says=r"loads in.*PEFT.*0\.18"),
+          Run("inspect SRC", says=r"--from-config FILE"), note="who reads it"),
     again("qwen3_packed_peft021", Run(CONVERT + INDEXED + " --from-lora peft-0.18", 3, says=r"\[size-mismatch\]"),
           Run(CONVERT + INDEXED + " --from-lora peft-0.19", check=same_as("adapter_qwen3_sep_equalA_peft018"))),
     # Faults that a program may make, seen by comparing.

@@ -267,6 +267,22 @@ TEST(Adapters, EveryExpertKeepsItsProductInEveryLayout) {
     ASSERT_EQ(again.tensors.size(), apart.tensors.size()) << what;
     for (const MemoryTensor& one : apart.tensors)
       ASSERT_EQ(numbers_of(again, one.name).values, numbers_of(apart, one.name).values) << what << " " << one.name;
+    // In the files of each program, with the bytes of that program.
+    if (shares)
+      for (const auto& [other, its_form] : {std::pair{PackedFiles::Peft018, Form::Turned},
+                                            {PackedFiles::Peft019, Form::Packed},
+                                            {PackedFiles::ByExpert, Form::ByExpert}}) {
+        const Form as = sizes.is_oss && its_form == Form::Turned ? Form::Packed : its_form;
+        const Written theirs = lay_out(source, sizes, {.layout = AdapterLayout::Packed, .files = other}, files);
+        ASSERT_EQ(theirs.tensors.size(), 4U) << what;
+        for (const bool is_down : {false, true})
+          for (const MemoryTensor& one : packed(sizes, logical, is_down, sizes.rank, as)) {
+            const auto found = std::ranges::find(theirs.tensors, one.name, &MemoryTensor::name);
+            ASSERT_TRUE(found != theirs.tensors.end()) << what << " " << one.name;
+            EXPECT_EQ(found->shape, one.shape) << what << " " << one.name;
+            EXPECT_EQ(found->bytes, one.bytes) << what << " " << one.name << " as " << static_cast<int>(as);
+          }
+      }
     // The other order of B's columns is another adapter.
     if (form == Form::Packed && sizes.experts > 1 && sizes.rank > 1) {
       const Written wrong = lay_out(source, sizes, {.layout = AdapterLayout::Indexed}, PackedFiles::ByExpert);
