@@ -2,7 +2,8 @@
 
 Options are the program's long options with underscores: `glu="interleaved:32"` is `--glu interleaved:32`. True is a flag
 that is given; False and None are options that are not; a list is joined by commas. The program's own parser reads them,
-so values, checks and messages are the same, and `glu-ckpt convert --help` describes them. Results are the JSON objects
+so values and checks are the same, and messages but for the spelling of options (_spelling); `glu-ckpt convert --help`
+describes them. Results are the JSON objects
 that the program prints.
 """
 
@@ -71,7 +72,9 @@ def _path_word(path: PathLike) -> str:
 def _warn(sentence: str) -> None:
     import warnings
 
-    warnings.warn(sentence, CheckpointWarning, stacklevel=4)
+    from ._spelling import in_python
+
+    warnings.warn(in_python(sentence), CheckpointWarning, stacklevel=4)
 
 
 def run(command: str, paths: list[PathLike], options: Any, progress: Progress | None = None) -> Any:

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
 
 
 class Error(Exception):
-    """A failure, as the program words it: the sentence names file, tensor and numbers and says what to do.
+    """A failure: the sentence names file, tensor and numbers and says what to do. It is the program's, with options as
+    arguments (`overwrite=True` for `--overwrite`).
 
     slug: the short, stable name of the failure ("unknown-glu"), for programs.
     exit_status: what the program would end with (2 usage, 3 broken input, 4 refused, 5 machine, 6 stopped).
@@ -44,6 +45,13 @@ class Error(Exception):
 
         found = json.dumps(self.result) if self.result is not None else None
         return type(self), (self.args[0], self.slug, self.exit_status, self.file, self.tensor, found)
+
+
+def from_program(message: str, *details: Any) -> Error:
+    """The exception for a failure that the program words."""
+    from ._spelling import in_python
+
+    return Error(in_python(message), *details)
 
 
 class ArgumentError(Error, ValueError):

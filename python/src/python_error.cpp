@@ -13,13 +13,13 @@ void set_python_error(const Error& error, const std::string& found) {
     return text.empty() ? nb::none()
                         : nb::object(nb::steal(PyUnicode_DecodeFSDefaultAndSize(text.data(), std::ssize(text))));
   };
-  const nb::object type = nb::module_::import_("glu_ckpt._error").attr("Error");
+  const nb::object make = nb::module_::import_("glu_ckpt._error").attr("from_program");
   const std::string_view name = slug(error.code());
   const std::string message = error.what();
-  const nb::object made = type(nb::steal(PyUnicode_DecodeUTF8(message.data(), std::ssize(message), "replace")),
+  const nb::object made = make(nb::steal(PyUnicode_DecodeUTF8(message.data(), std::ssize(message), "replace")),
                                nb::str(name.data(), name.size()), static_cast<int>(exit_status(error.code())),
                                text_or_none(error.file()), text_or_none(error.tensor()), text_or_none(found));
-  PyErr_SetObject(type.ptr(), made.ptr());
+  PyErr_SetObject(made.type().ptr(), made.ptr());
 }
 
 void translate_errors() {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <string>
 
 #include "cli/command_table.hpp"
@@ -23,8 +24,6 @@ ABOUT: dict[str, str] = {{)";
 // Type checkers take it for true; typing would be half of the time that the import takes.
 constexpr std::string_view kClasses =
     R"(
-}}
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import os
@@ -82,11 +81,36 @@ void print_each(const Text& text) {
       if (command_words(*command) == name) fmt::print("{}", text(*command));
 }
 
+/// What messages need to spell an option as an argument: the commands that are functions, and of each option the words
+/// that it takes, or None for a flag.
+void print_spellings() {
+  std::map<std::string, std::string> options;
+  std::string functions;
+  print_each([&](const CommandTable& command) {
+    functions += fmt::format("\"{}\", ", command_words(command));
+    for (const OptionRow* row : all_options(command)) {
+      if (!is_for_functions(row->long_name)) continue;
+      std::string words;
+      for (const ValueWord& word : row->words) words += fmt::format("\"{}\", ", word.word);
+      options.try_emplace(row->long_name.substr(2), row->value_name.empty() ? "None" : "(" + words + ")");
+    }
+    return std::string();
+  });
+  fmt::print("\n#: The commands that are functions.\nFUNCTIONS = frozenset(({}\"plan\"))\n", functions);
+  fmt::print(
+      "\n#: The options, and the words that each takes; None for a flag.\nOPTIONS: dict[str, tuple[str, ...] | None] = "
+      "{{\n");
+  for (const auto& [name, words] : options) fmt::print("    \"{}\": {},\n", name, words);
+  fmt::print("}}\n");
+}
+
 }  // namespace
 
 int main() {
   fmt::print(kHead);
   print_each(about);
+  fmt::print("\n}}\n");
+  print_spellings();
   fmt::print(kClasses);
   print_each(class_of);
 }

@@ -459,7 +459,8 @@ CheckpointFiles find_file(const fs::path& path) {
   CheckpointFiles files;
   if (is_torch(file)) files.format = Format::Torch;
   files.path = path;
-  files.directory = directory_of(path);
+  // As it was typed: without a directory there is none in front of names.
+  files.directory = path.parent_path();
   files.shards = {file};
   files.config = if_file(files.directory / "config.json");
   add_dangling(files.directory / "config.json", {}, files);

@@ -89,7 +89,7 @@ std::string example_key(const Naming& naming) {
 std::string loaded_by(std::string_view name) {
   if (name == "megatron-dist") return "Megatron-Core, from torch_dist (convert --to megatron)";
   if (name == "megatron-sequential") return "Megatron-Core with SequentialMLP";
-  if (name.starts_with("megatron")) return "nothing as it is: Megatron-Core's keys within one process";
+  if (name.starts_with("megatron")) return "nothing: keys within one process; Megatron-Core loads megatron-dist";
   if (name == "torchtitan") return "torchtitan 0.3.0 (convert --to torchtitan)";
   if (name.starts_with("torchtitan")) return "torchtitan before 0.3.0";
   if (name == "vllm") return "nothing from files: vLLM's FusedMoE modules, in memory";

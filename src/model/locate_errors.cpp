@@ -41,7 +41,8 @@ std::string decode_hint(const Error& error, const Source& source) {
     return std::string_view(error.what()).find(why) == std::string_view::npos ? fmt::format(". {}", why)
                                                                               : std::string();
   }
-  if (method.empty() || !holds_any_codes(source.inventory())) return {};
+  const bool is_said = std::string_view(error.what()).find("--decode bf16") != std::string_view::npos;
+  if (is_said || method.empty() || !holds_any_codes(source.inventory())) return {};
   return fmt::format(". Its weights are quantized ('{}' in quantization_config): --decode bf16 reads them as bf16",
                      method);
 }

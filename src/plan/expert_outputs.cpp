@@ -196,8 +196,8 @@ class BlockWriter {
     const bool is_code = is_weight(from.kind) && from.kind != TensorKind::Weight;
     if ((is_scale(from.kind) || is_code) && naming.plain_fc1_is_fused)
       fail(ErrorCode::NoSpelling, {{}, name},
-           "{}: naming {} holds no codes and scales; decode the weights (--decode bf16)", block_text(block_),
-           naming.name);
+           "{}: naming {} has no place for codes and scales; --decode bf16 writes the weights as bf16",
+           block_text(block_), naming.name);
     if (axes_of(from.kind) == Axes::OutIn || block_.codes == TensorKind::QWeight) return;
     const bool is_whole = from.grid.rows <= 1 && (from.grid.cols == 0 || from.grid == ElementGrid{});
     if (!is_whole && from.grid != kFp8Blocks)

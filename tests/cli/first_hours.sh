@@ -416,6 +416,15 @@ LINES
   status "a model type that is mistyped" 4 convert "$hf" "$no" --to hf:qwen3moe
   check "the way: $ERR" has "$ERR" "the source's model is of type 'qwen3_moe'; --to hf writes that type"
   : >"$WORK/empty"
+  cp "$WORK/empty" "$WORK/empty.safetensors"
+  ERR=$(cd "$WORK" && "$PROGRAM" inspect empty.safetensors 2>&1)
+  check "a file of this directory is named as it was typed: $ERR" [ "${ERR#glu-ckpt: error: empty.safetensors: byte 0: }" != "$ERR" ]
+  rm "$WORK/empty.safetensors"
+  prints "quantized weights into a trainer: the way is said once" 4 "glu-ckpt: error: $TESTDATA/quantized/mxfp4_gpt_oss/model-00001-of-00002.safetensors: layer 0 routed experts: naming megatron-dist has no place for codes and scales; --decode bf16 writes the weights as bf16 [no-spelling]" \
+    convert "$TESTDATA/quantized/mxfp4_gpt_oss" "$no" --to megatron -q
+  status "namings" 0 layouts
+  check "the first row says where to go: $OUT" [ "$(tr -s ' \n' ' ' <<<"$OUT" | grep -o '^megatron loads in .* native ' | sed 's/ native .*//')" == \
+    "megatron loads in nothing: keys within one process; Megatron-Core loads megatron-dist" ]
   status "a list of digests that is empty" 2 digest --check "$WORK/empty"
   check "no success: $ERR" has "$ERR" "/empty: has no line; \`glu-ckpt digest PATH... >"
   status "an empty file" 3 inspect "$WORK/empty"

@@ -15,6 +15,7 @@ import time
 import glu_ckpt
 import pytest
 from glu_ckpt import _options
+from glu_ckpt._spelling import in_python
 
 #: Of both sides of a comparison, since they are measured.
 MEASURED = {"destination", "seconds", "bytes_per_second", "peak_memory", "output", "disk_free", "estimated_seconds"}
@@ -68,17 +69,60 @@ def test_errors_are_the_programs(hub, program, tmp_path):
         printed = program(*words, "--json")
         told = json.loads(printed.stderr.splitlines()[-1])
         error = caught.value
-        assert (error.slug, str(error), error.exit_status) == (told["error"], told["message"], printed.returncode)
+        assert (error.slug, str(error), error.exit_status) == (told["error"], in_python(told["message"]), printed.returncode)
         assert (error.file or "", error.tensor or "") == (told["file"], told["tensor"])
         copy = pickle.loads(pickle.dumps(error))
         assert (copy.slug, copy.args, copy.exit_status) == (error.slug, error.args, error.exit_status)
     assert not os.listdir(tmp_path)
 
 
+#: Lines of the program, and what Python says.
+SPELLINGS = {
+    "o exists; choose another name, or --overwrite to replace it": "o exists; choose another name, or overwrite=True to replace it",
+    "--glue is no option of glu-ckpt convert; did you mean --glu?": "'glue' is no option of glu_ckpt.convert; did you mean `glu`?",
+    "jobs: --jobs: '0' is not a number": "jobs: jobs: '0' is not a number",
+    "say --from-glu contiguous|interleaved:K, or": 'say from_glu="contiguous|interleaved:K", or',
+    "--glu interleaved:1 writes what it expects; --decode bf16.": 'glu="interleaved:1" writes what it expects; decode="bf16".',
+    "--to says which program; --decode reads it": "`to` says which program; `decode` reads it",
+    "--dtype 'router=f32': no": 'dtype="router=f32": no',
+    "`glu-ckpt inspect PATH --tensors` lists them, `glu-ckpt stamp` and `glu-ckpt layouts`":
+        "`glu_ckpt.inspect(PATH, tensors=True)` lists them, `glu_ckpt.stamp` and `glu-ckpt layouts`",
+    "what is missing\n  glu-ckpt convert 'A b' OUT --to hf --optimizer drop --from-glu ORDER --force":
+        "what is missing\n  glu_ckpt.convert('A b', 'OUT', to=\"hf\", optimizer=\"drop\", from_glu=ORDER, force=True)",
+    # Other programs' arguments are theirs.
+    "append --padded-vocab-size 128 --bf16": "append --padded-vocab-size 128 --bf16",
+}
+
+
+@pytest.mark.parametrize("line", SPELLINGS)
+def test_messages_speak_python(line):
+    assert in_python(line) == SPELLINGS[line]
+
+
+def test_no_message_speaks_the_command_line(hub, tmp_path, testdata):
+    there = tmp_path / "there"
+    glu_ckpt.convert(hub, there, to="megatron")
+    with pytest.raises(glu_ckpt.Error, match="or overwrite=True to replace it"):
+        glu_ckpt.convert(hub, there, to="megatron")
+    with pytest.raises(glu_ckpt.Error, match=r"force=True copies it all the same"):
+        glu_ckpt.convert(hub, tmp_path / "o")
+    for source, options in (
+        (testdata / "megatron" / "homogeneous", {"to": "hf"}),
+        (testdata / "hf" / "gpt_oss", {"glu": "contiguous"}),
+        (testdata / "quantized" / "mxfp4_gpt_oss", {"to": "megatron"}),
+        (hub, {"too": "megatron"}),
+    ):
+        with pytest.raises(glu_ckpt.Error) as caught:
+            glu_ckpt.convert(source, tmp_path / "o", **options)
+        assert "--" not in str(caught.value), caught.value
+
+
 def test_what_was_found_before_a_failure(hub, tmp_path):
     with pytest.raises(glu_ckpt.Error) as caught:
         glu_ckpt.plan(hub, tmp_path / "out")
-    assert caught.value.exit_status == 4 and caught.value.result["refusals"] == [str(caught.value)]
+    assert caught.value.exit_status == 4 and [
+        in_python(refusal) for refusal in caught.value.result["refusals"]
+    ] == [str(caught.value)]
 
 
 def test_options_of_the_command_line_alone(hub):

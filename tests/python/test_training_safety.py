@@ -163,10 +163,10 @@ def test_constants_of_activations_are_the_programs(function):
     no_offset = run(function, given, splits, activation="quick_geglu", offset=0.0)
     assert torch.equal(run(function, given, splits, activation="quick_geglu"), no_offset)
     for options, text in [
-        ({"limit": 7.0}, "swiglu has no --limit"),
-        ({"alpha": 1.702}, "swiglu has no --alpha"),
-        ({"activation": "geglu_erf", "offset": 1.0}, "geglu_erf has no --offset"),
-        ({"activation": "quick_geglu", "limit": 7.0}, "quick_geglu has no --limit"),
+        ({"limit": 7.0}, "swiglu has no `limit`"),
+        ({"alpha": 1.702}, "swiglu has no `alpha`"),
+        ({"activation": "geglu_erf", "offset": 1.0}, "geglu_erf has no `offset`"),
+        ({"activation": "quick_geglu", "limit": 7.0}, "quick_geglu has no `limit`"),
         ({"activation": "clamped_swiglu"}, "clamped_swiglu has no limit of its own"),
     ]:
         with pytest.raises(glu_ckpt.Error, match=text):
@@ -312,7 +312,7 @@ def test_errors_name_the_argument():
 
 def test_modules_refuse_options_when_they_are_made():
     for options, text in [({"k": 3}, "interleaved:3 needs a multiple of 6"), ({"k": 1.5}, "k=1.5"),
-                          ({"activation": "silu"}, "silu"), ({"limit": 7.0}, "swiglu has no --limit"),
+                          ({"activation": "silu"}, "silu"), ({"limit": 7.0}, "swiglu has no `limit`"),
                           ({"params_dtype": torch.float64}, "params_dtype: torch.float64")]:
         with pytest.raises(glu_ckpt.Error, match=text):
             ops.GroupedMLP(E, H, WIDTH, **options)
