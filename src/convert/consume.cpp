@@ -272,7 +272,14 @@ Consumer::Consumer(const Conversion& conversion, const ExpectedOutput& expected,
   free_after_ = std::move(steps.free_after);
 }
 
-Consumer::~Consumer() { (void)release_source(); }
+/// Where some of the source is gone, the notes stay: whoever opens it learns where the rest is.
+Consumer::~Consumer() {
+  if (!conversion_.consumed->has_removed()) {
+    (void)release_source();
+    return;
+  }
+  for (RunOwner& owner : owners_) owner.leave();
+}
 
 std::set<fs::path> Consumer::source_directories() const {
   std::set<fs::path> directories;
@@ -282,7 +289,9 @@ std::set<fs::path> Consumer::source_directories() const {
 
 /// Another run may have removed files before this one owned the source: remove() calls check_source_unchanged() first.
 void Consumer::own_source() {
-  for (const fs::path& directory : source_directories()) owners_.emplace_back(directory, Owned::Source);
+  const fs::path named = output_name(conversion_.output);
+  const fs::path output = canonical_path(directory_of(named)) / named.filename();
+  for (const fs::path& directory : source_directories()) owners_.emplace_back(directory, Owned::Source, output);
 }
 
 /// Returns an errno where a note of this run stays.

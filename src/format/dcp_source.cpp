@@ -18,6 +18,7 @@
 #include "format/pickle_reader.hpp"
 #include "format/torch_tensor.hpp"
 #include "format/torch_zip.hpp"
+#include "io/run_owner.hpp"
 
 namespace glu_ckpt {
 namespace fs = std::filesystem;
@@ -139,8 +140,10 @@ class DcpSource final : public FileSource, public ContentCheck {
       } catch (const Error& error) {
         if (error.code() != ErrorCode::NotFound && error.code() != ErrorCode::NotSupported) throw;
         const bool missing = error.code() == ErrorCode::NotFound;
+        const std::string why = missing ? RunOwner::why_missing(files_.directory) : std::string();
         fail_at(missing ? ErrorCode::DcpMissingFile : error.code(), {metadata_file, first_mention(name)},
-                "says that tensors are in {}, which {}", name, missing ? "does not exist" : "is no regular file");
+                "says that tensors are in {}, which {}{}{}", name, missing ? "does not exist" : "is no regular file",
+                why.empty() ? "" : ". ", why);
       }
     }
     info_.inventory.files = metadata_.files;

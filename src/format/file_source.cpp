@@ -8,6 +8,7 @@
 #include "format/model_config.hpp"
 #include "format/trainer_args.hpp"
 #include "io/directory.hpp"
+#include "io/run_owner.hpp"
 
 namespace glu_ckpt {
 namespace fs = std::filesystem;
@@ -136,10 +137,11 @@ File FileSource::open_shard(const std::string& name) {
     const std::size_t more = missing.size() - std::min(missing.size(), kNamed);
     missing.resize(missing.size() - more);
     fail_at(ErrorCode::IndexMissingShard, {files_.index_file, entry->offset, entry->tensor},
-            "lists {} shards, of which {} {} not there: {}{}. `hf download` of the same repository goes on with a "
-            "download that stopped",
-            files_.index->files.size(), missing.size() + more, missing.size() + more == 1 ? "is" : "are",
-            fmt::join(missing, ", "), more > 0 ? fmt::format(" and {} more", more) : std::string());
+            "lists {} shards, of which {} {} not there: {}{}. {}", files_.index->files.size(), missing.size() + more,
+            missing.size() + more == 1 ? "is" : "are", fmt::join(missing, ", "),
+            more > 0 ? fmt::format(" and {} more", more) : std::string(),
+            RunOwner::why_missing(files_.directory,
+                                  "`hf download` of the same repository goes on with a download that stopped"));
   }
 }
 

@@ -15,6 +15,7 @@
 #include "io/directory.hpp"
 #include "io/file.hpp"
 #include "io/file_names.hpp"
+#include "io/run_owner.hpp"
 #include "io/staged_dir.hpp"
 
 namespace glu_ckpt {
@@ -176,8 +177,8 @@ void check_promised_shards(const fs::path& directory, const std::vector<std::str
     const auto found = static_cast<std::size_t>(std::count_if(shards.begin(), shards.end(), of_same));
     if (promised > found)
       fail(ErrorCode::IndexMissingShard, {(directory / name).string(), {}},
-           "{}: is one of {} shards by its name, but only {} are here; is the download complete?",
-           (directory / name).string(), promised, found);
+           "{}: is one of {} shards by its name, but only {} are here. {}", (directory / name).string(), promised,
+           found, RunOwner::why_missing(directory, "Is the download complete?"));
   }
 }
 
@@ -222,6 +223,8 @@ std::string first_iteration(const fs::path& directory) {
 
 [[noreturn]] void fail_nothing_found(const fs::path& directory, const Listing& listing) {
   const std::string name = directory.string();
+  if (const std::string consumed = RunOwner::why_missing(directory); !consumed.empty())
+    fail(ErrorCode::NotSupported, {name, {}}, "{}: no checkpoint found. {}", name, consumed);
   if (is_directory_at(directory / "snapshots"))
     fail(ErrorCode::NotSupported, {name, {}},
          "{}: is a repository of the Hugging Face cache; give one of the directories in {}/snapshots", name, name);

@@ -58,7 +58,7 @@ enum class Own {
   /// byte that the output needs of it was written, flushed, and read back from the disk.
   Consumed,
   /// It is the note of a run (RunOwner) in a source that is consumed: this process's own, or one that names a run that
-  /// has ended, or none.
+  /// has ended, or was torn by a power cut.
   RunNote,
 };
 

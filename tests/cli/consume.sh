@@ -35,6 +35,11 @@ consume_refusals() {
   mkdir -p "$at/models--org--name/snapshots"
   cp -rL "$from" "$at/models--org--name/snapshots/0123"
   refuses_to_consume "a cache of the hub" 4 "in a cache of the hub" "$at/models--org--name/snapshots/0123"
+  # Content by the note's name that no run wrote is somebody's; what a power cut leaves of a note is taken over.
+  echo "my own words" >"$at/plain/glu_ckpt.journal.owner"
+  refuses_to_consume "another file by the note's name" 4 "glu_ckpt.journal.owner: --consume-source does not remove it: by its name" "$at/plain"
+  check "it stays" [ "$(cat "$at/plain/glu_ckpt.journal.owner")" == "my own words" ]
+  printf 'host h\nboot 1\nspa\0\0\0' >"$at/plain/glu_ckpt.journal.owner"
   refuses_to_consume "--verify none" 2 "exclude one another" "$at/plain" --verify none
   refuses_to_consume "--verify forward" 2 "exclude one another" "$at/plain" --verify forward
   refuses_to_consume "--overwrite" 2 "exclude" "$at/plain" --overwrite
@@ -175,4 +180,42 @@ consume_twice() {
     [ $first == 0 ] && works=one || works=two
     check "round $round: the same bytes" [ "$(tree_sum "$at/$works")" == "$(tree_sum "$at/reference")" ]
   done
+}
+
+# A source of which some is gone says where that is, while the run works and after it has stopped.
+consume_half() {
+  local work=(--decode f32 --experts keep) at=$WORK/consume_half source=$WORK/consume_half/source
+  local note=glu_ckpt.journal.owner pid command files
+  mkdir -p "$at"
+  cp -rL "$TESTDATA/quantized/fp8_block128" "$at/whole" && rm "$at/whole/decoded.safetensors"
+  "$PROGRAM" convert "$at/whole" "$source" --experts keep --max-shard-size 60KB -q --force 2>/dev/null ||
+    bad "a source of small files"
+  "$PROGRAM" convert "$source" "$at/reference" "${work[@]}" -q 2>/dev/null || bad "the reference"
+  files=$(find "$source" -name '*.safetensors' | wc -l)
+  hold_anew
+  "$HELD_PROGRAM" convert "$source" "$at/one" "${work[@]}" --consume-source -q -j 1 --max-memory 1MiB </dev/null 2>/dev/null &
+  pid=$!
+  check "a run stands still in the middle of its source" held 1 $pid
+  check "some of the source is gone" [ "$(find "$source" -name '*.safetensors' | wc -l)" -lt "$files" ]
+  status "half of a source" 3 inspect "$source"
+  says "half of a source" "(process $pid on host" "wrote their tensors to $at/one.partial. If it works no more, the same"
+  kill -TERM $pid
+  let_go
+  wait $pid
+  check "it is stopped: exit 6" [ $? == 6 ]
+  check "its note stays" [ -f "$source/$note" ]
+  for command in "inspect $source" "convert $source $at/two ${work[*]}" "plan $source $at/two ${work[*]} --consume-source"; do
+    # shellcheck disable=SC2086
+    status "$command" 3 $command
+    says "$command" "[index-missing-shard]" "It stopped at 2" "the same command with --resume goes on: $source to $at/one"
+    check "$command: no word of a download" [ "${ERR/hf download/}" == "$ERR" ]
+  done
+  mv "$source/model.safetensors.index.json" "$at/index.json"
+  status "without the index" 3 inspect "$source"
+  says "without the index" "It stopped at 2"
+  mv "$at/index.json" "$source/model.safetensors.index.json"
+  "$PROGRAM" convert "$source" "$at/one" "${work[@]}" --consume-source --resume -q 2>"$WORK/.err"
+  check "the stopped run goes on: $(cat "$WORK/.err")" [ $? == 0 ]
+  check "the same bytes" [ "$(tree_sum "$at/one")" == "$(tree_sum "$at/reference")" ]
+  check "no tensors, and no note" [ -z "$(find "$source" -name '*.safetensors' -o -name "$note")" ]
 }

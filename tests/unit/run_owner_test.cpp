@@ -120,6 +120,61 @@ TEST_P(RunOwnerTest, AFileThatNamesNobodyIsNobodys) {
   EXPECT_EQ(slug_of([&] { StagedDir(out_, false, StagedMode::Resume, kAsked); }), "none");
 }
 
+/// In a source, by contrast, only what is a note of a run, whole or torn, is taken away.
+TEST_P(RunOwnerTest, NoOtherFileOfASourceIsRemoved) {
+  const fs::path source = dir_ / "source", note = source / RunOwner::kName;
+  (void)make_directory(source);
+  const auto own = [&] {
+    return slug_of([&] { EXPECT_EQ(RunOwner(source, Owned::Source, "/disk/out").release(), 0); });
+  };
+  const std::string dead = with("process", "4194304");
+  const std::vector<std::string> others = {"my own words\n",
+                                           "a word\n" + dead,
+                                           dead + "and more\n",
+                                           "\n",
+                                           "host a\tb\n",
+                                           "host h\nprocess 4194304\n",
+                                           dead + "output /out\nended 1\nended 2\n",
+                                           std::string(5000, '\0')};
+  for (const std::string& text : others) {
+    put_text(note, text);
+    EXPECT_EQ(own(), "source-needed") << text;
+    EXPECT_EQ(get_text(note), text);
+    (void)remove_own(note, Own::MadeHere);
+  }
+  (void)make_directory(note);
+  EXPECT_EQ(own(), "source-needed");
+  (void)remove_empty_directory(note);
+  const std::string with_output = dead + "output /disk/out\n";
+  for (std::size_t bytes = 0; bytes <= with_output.size(); ++bytes)
+    for (const std::string& zeros : {std::string(), std::string(3, '\0')}) {
+      put_text(note, with_output.substr(0, bytes) + zeros);
+      EXPECT_EQ(own(), "none") << bytes;
+      EXPECT_FALSE(path_exists(note));
+    }
+}
+
+/// It stays where some of the source is gone, and keeps nobody out, not even on another host.
+TEST_P(RunOwnerTest, ANoteThatStaysSaysWhereFilesWent) {
+  const fs::path source = dir_ / "source", note = source / RunOwner::kName;
+  (void)make_directory(source);
+  EXPECT_EQ(RunOwner::why_missing(source, "Unknown."), "Unknown.");
+  RunOwner owner(source, Owned::Source, "/disk/out");
+  EXPECT_NE(RunOwner::why_missing(source).find("If it works no more"), std::string::npos);
+  owner.leave();
+  const std::string why = RunOwner::why_missing(source, "Unknown.");
+  for (const char* part :
+       {"/disk/out.partial (which is not seen from here)", "It stopped at 2", "--resume", "/disk/out"})
+    EXPECT_NE(why.find(part), why.npos) << why;
+  std::string text = get_text(note);
+  text.replace(0, text.find("\nspace"), "host node-17\nboot of another kernel");
+  (void)remove_own(note, Own::MadeHere);
+  put_text(note, text);
+  EXPECT_EQ(slug_of([&] { RunOwner::check_free(source, Owned::Source); }), "none");
+  EXPECT_EQ(RunOwner(source, Owned::Source).release(), 0);
+  EXPECT_FALSE(path_exists(note));
+}
+
 /// Whoever was declared dead and lives must not publish what another run writes.
 TEST_P(RunOwnerTest, ARunThatLostItsPlaceCommitsNothing) {
   StagedDir staged(out_, false, StagedMode::Resume, kAsked);
