@@ -1,7 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <cstring>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "arch/recognize_model.hpp"
@@ -131,21 +134,62 @@ class WeightChooser {
   std::map<std::size_t, EncodedWeight> found_;
 };
 
+/// Returns whether all scales are powers of two.
+bool are_powers(const Source& source, std::size_t tensor) {
+  const TensorRef& scales = source.inventory().tensors[tensor];
+  if (scales.dtype == Dtype::F8_E8M0) return true;
+  std::vector<std::byte> bytes(static_cast<std::size_t>(scales.bytes));
+  source.read(tensor, 0, bytes);
+  const auto all = [&]<typename Bits>(Bits fraction) {
+    for (std::size_t at = 0; at + sizeof(Bits) <= bytes.size(); at += sizeof(Bits)) {
+      Bits bits = 0;
+      std::memcpy(&bits, bytes.data() + at, sizeof(bits));
+      if ((bits & fraction) != 0) return false;
+    }
+    return true;
+  };
+  if (scales.dtype == Dtype::F32) return all(u32{0x7f'ffff});
+  return all(static_cast<std::uint16_t>(scales.dtype == Dtype::BF16 ? 0x7f : 0x3ff));
+}
+
+/// Returns what a weight has that codes of the encoder have not: "scales that are no powers of two"; nothing where it
+/// is what the encoder's format is.
+std::string_view other_part(const Source& source, const QuantizedTensor& weight, const Encoder& encoder) {
+  const EncoderRow& row = encoder.row;
+  const i64 cols = row.cell_cols == 0 ? weight.cols : row.cell_cols;
+  if (weight.codes != encoder.codes) return "other codes";
+  if (weight.cell_rows > row.cell_rows || weight.cell_cols != cols) return "scales for other cells";
+  if (weight.zeros) return "zero points";
+  if (weight.groups) return "columns in another order";
+  const bool is_float = dtype_bits(row.scale_dtype) >= 16;
+  const bool in_powers = row.rule == ScaleRule::DeepGemmPower || row.rule == ScaleRule::TransformersPower;
+  if (in_powers && !are_powers(source, weight.scales)) return "scales that are no powers of two";
+  if (is_float && !in_powers && source.inventory().tensors[weight.scales].dtype == Dtype::F8_E8M0)
+    return "powers of two for scales";
+  return {};
+}
+
+/// The first weight that is not such codes, and why; none where all are.
+std::optional<std::pair<std::size_t, std::string_view>> other_codes(const Source& source, const Quantization& found,
+                                                                    const Encoder& encoder) {
+  for (const QuantizedTensor& weight : found.tensors)
+    if (const std::string_view why = other_part(source, weight, encoder); !why.empty())
+      return std::pair{weight.weight, why};
+  return std::nullopt;
+}
+
 /// Returns whether the weights are such codes already. Throws NotSupported where they are others.
 bool is_encoded(const Source& source, const ModelHints& hints, const Recognition& model, const Encoder& encoder) {
   const auto has_codes = [](const TensorRef& tensor) { return holds_codes(tensor.dtype); };
   if (std::ranges::none_of(source.inventory().tensors, has_codes)) return false;
   const Quantization found = find_sound(source, hints, &model);
   if (found.tensors.empty()) return false;
-  const EncoderRow& row = encoder.row;
-  for (const QuantizedTensor& weight : found.tensors) {
-    const i64 cols = row.cell_cols == 0 ? weight.cols : row.cell_cols;
-    if (weight.codes == encoder.codes && weight.cell_rows <= row.cell_rows && weight.cell_cols == cols) continue;
-    const std::string& name = source.inventory().tensors[weight.weight].name;
+  if (const auto other = other_codes(source, found, encoder)) {
+    const std::string& name = source.inventory().tensors[other->first].name;
     fail(ErrorCode::NotSupported, {{}, name},
-         "'{}' holds codes already, and --encode {} makes others of numbers; --decode bf16 beside it makes numbers of "
-         "them first",
-         name, row.word);
+         "'{}' holds codes already, with {}, and --encode {} makes others of numbers; --decode bf16 beside it makes "
+         "numbers of them first",
+         name, other->second, encoder.row.word);
   }
   return true;
 }
@@ -160,6 +204,14 @@ void take_own_form(Encoder& encoder, const Recognition& model) {
 }
 
 }  // namespace
+
+bool has_codes_of(const Source& source, const Quantization& found, const SourceAnswers& answers) {
+  // Codes do not tell the program that made them.
+  const auto encoder = source.record().find("encoder");
+  const bool is_named = !answers.encode_as.empty();
+  if (is_named && (encoder == source.record().end() || encoder->second != answers.encode_as)) return false;
+  return !found.tensors.empty() && !other_codes(source, found, find_encoder(answers.encode, answers.encode_as));
+}
 
 void encode_weights(std::unique_ptr<Source>& source, const SourceAnswers& answers) {
   Encoder encoder = find_encoder(answers.encode, answers.encode_as);

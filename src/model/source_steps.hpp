@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "glu_ckpt/model.hpp"
+#include "quant/quantized_tensor.hpp"
 
 namespace glu_ckpt {
 
@@ -50,6 +51,10 @@ void pad_experts(std::unique_ptr<Source>& source, const SourceAnswers& answers);
 /// of the dtype, and not counted. Throws Usage for what is no rule and for a rule that is about nothing, and NotExact
 /// for a narrower dtype without allow_narrowing.
 void cast_tensors(std::unique_ptr<Source>& source, const SourceAnswers& answers);
+
+/// Returns whether all quantized weights, of which there are some, are codes of SourceAnswers::encode, made by the
+/// program encode_as where that is named.
+bool has_codes_of(const Source& source, const Quantization& found, const SourceAnswers& answers);
 
 /// Replaces a source by one whose linear layers are codes of SourceAnswers::encode, as the published models of its
 /// family have them: all of attention and of MLPs, not embeddings, head, norms, routers, convolutions and gates. A

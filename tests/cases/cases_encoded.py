@@ -141,6 +141,24 @@ CASES = [
     planted("mxfp4", neighbour("weight_scale", 1), DOWN, "the scale of the block beside it"),
     planted("nvfp4", neighbour("weight_scale", 1), DOWN, "the scale of the block beside it"),
     planted("int4:g32", neighbour("weight_scale", 2), DOWN, "the scale of the group beside it"),
+    # Codes of one format are decoded and encoded to another; the output, which has those codes, is compared as it is.
+    *[Case("quantized", source, [
+        Run(f"convert SRC OUT --decode bf16 --encode {word}"),
+        Run(f"verify SRC OUT --decode bf16 --encode {word}", plan=False, says="equal"),
+        Run(f"diff SRC OUT --decode bf16 --encode {word}", plan=False),
+        Run(f"convert OUT OUT2 --decode bf16 --encode {word}", 4, says="already-in-layout"),
+      ], note=f"decoded, and encoded to {word}")
+      for source, word in (("fp8_block128", "nvfp4"), ("fp8_block128", "nvfp4 --encode-as compressed-tensors"),
+                           ("fp8_block128", "fp8:channel"), ("fp8_block128", "fp8:128x128:ue8m0"), ("ct_int4_asym", "int4:g32"),
+                           ("nvfp4_modelopt", "mxfp4"), ("ct_int4_asym", "fp8:128x128"))],
+    # Codes of the same kind with other scales or zero points are others.
+    *[Case("quantized", source, [Run(f"convert SRC OUT --to hf --force --encode {word}", 3, says=says)], note=f"no {word} yet")
+      for source, word, says in (
+          ("fp8_block128", "fp8:128x128:ue8m0", r"holds codes already, with scales that are no powers of two.*--decode bf16"),
+          ("ct_int4_asym", "int4:g32", r"holds codes already, with zero points.*--decode bf16"),
+          ("gptq_int4", "int4:g32", r"holds codes already, with .*--decode bf16"))],
+    Case("quantized", "fp8_block128_ue8m0", [Run("convert SRC OUT --encode fp8:128x128:ue8m0", 4, says="already-in-layout")],
+         note="powers of two already"),
     # The report says what the files have, and the model's own name of its experts' spelling.
     Case("whole/exaone_moe", "hf", [
         Run("convert SRC OUT --to megatron --glu interleaved:4"),
