@@ -100,6 +100,8 @@ OptionGroup general(
                    option("-h,--help", "print this help; -h is the short one, without values and defaults", {})}})};
 }
 
+OptionRow dropped_part() { return option("--drop PART", "a model without this part", dropped_parts()); }
+
 OptionGroup source() {
   return {
       "What the source is, where it does not say",
@@ -147,6 +149,16 @@ OptionGroup source() {
                  "slime, of :ue8m0 deepgemm, of channels and INT4 compressed-tensors, of MXFP4 triton, else "
                  "modelopt"),
       }};
+}
+
+/// A source that is compared with what `convert` made of a part of it.
+OptionGroup compared_source() {
+  OptionGroup group = source();
+  group.options.push_back(option("--from-layers FIRST-LAST",
+                                 "a model of these layers of A alone, as --layers of convert",
+                                 text(FIELD(from.layers))));
+  group.options.push_back(dropped_part());
+  return group;
 }
 
 OptionGroup second_source() {
@@ -288,7 +300,7 @@ OptionGroup destination(const std::string& program) {
               "a model of these layers alone, counted anew from 0, with its configuration (verify's --layers chooses "
               "what is compared)",
               text(FIELD(from.layers))),
-          option("--drop PART", "a model without this part", dropped_parts()),
+          dropped_part(),
           option("--max-shard-size SIZE", "tensor bytes per shard", size(FIELD(convert.max_shard_bytes), 1),
                  "5GB; of a DST of 5 to 80GB a sixteenth, at least 1GB"),
       }};
@@ -379,7 +391,7 @@ CommandTable report_command() {
         joined({{option("--forward", "run the experts of both on the same tokens, too, and show the error",
                         flag(FIELD(report.forward)))},
                 activation_of_forward()})},
-       source(),
+       compared_source(),
        second_source(),
        work(),
        general()}};
@@ -424,7 +436,7 @@ CommandTable verify_command() {
         joined({{option("--forward", "run the experts of both on the same tokens, too: no bit may differ",
                         flag(FIELD(verify.forward)))},
                 activation_of_forward()})},
-       source(),
+       compared_source(),
        second_source(),
        work(),
        general()}};
@@ -441,7 +453,7 @@ CommandTable diff_command() {
             {option("--tensors GLOB", "only what fits a pattern by its name in A, in B or as reported",
                     text(FIELD(diff.tensors)))}},
            {"The page", {page(), overwrite_page()}},
-           source(),
+           compared_source(),
            second_source(),
            work(),
            general()}};

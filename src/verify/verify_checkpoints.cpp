@@ -84,6 +84,14 @@ void tell_how_to_read(const RunOptions& run, const SourceAnswers& answers, const
       from != record.end() && !own.contains("filled_from") && answers.fill_from.empty())
     tell_note(run, "{}: tensors were filled from {}; --fill-from {} compares with {} so", other.source->path().string(),
               from->second, from->second, source.source->path().string());
+  if (const auto part = record.find("part"); part != record.end() && !own.contains("part") && answers.layers.empty() &&
+                                             answers.keep_experts.empty() && !answers.drop_mtp && !answers.drop_vision)
+    tell_note(run, "{}: is a part ({}); --from-layers, --keep-experts and --drop compare with that part of {}",
+              other.source->path().string(), part->second, source.source->path().string());
+  if (const auto merged = record.find("merged");
+      merged != record.end() && !own.contains("merged") && answers.merge.empty())
+    tell_note(run, "{}: the adapter {} was merged; --merge ADAPTER compares with {} so", other.source->path().string(),
+              merged->second, source.source->path().string());
   if (const auto dtypes = record.find("dtypes");
       dtypes != record.end() && !own.contains("dtypes") && answers.dtypes.empty())
     tell_note(run, "{}: was cast to other dtypes; --dtype {}{} compares with {} so", other.source->path().string(),

@@ -221,6 +221,15 @@ CASES = [
     refused("llama3", "--keep-experts 0-3", 4, "no routed experts", "a dense model"),
     refused("qwen3_moe", "--keep-experts 2-5", 3, "'model.layers.0.mlp.gate.experts_of'", "a table of experts that no rule knows",
             tensors_changed(lambda tensors: tensors.update({"model.layers.0.mlp.gate.experts_of": ("I64", [4, 2], bytes(64))}))),
+    # A part is compared with the same part of its source.
+    *[Case("whole/" + family, "hf", [
+        Run("convert SRC OUT --to megatron" + part), Run("verify SRC OUT", 1, plan=False, says="is a part .*--from-layers"),
+        Run("verify SRC OUT" + part.replace("--layers", "--from-layers"), plan=False, says="equal"),
+        Run("diff SRC OUT" + part.replace("--layers", "--from-layers"), plan=False, says="equal"),
+        Run("verify SRC OUT --from-layers 0-0" + (" --drop mtp" if "mtp" in part else ""), 1, plan=False)],
+           note="compared: " + part)
+      for family, part in (("qwen3_moe", " --layers 1-1"), ("exaone_moe", " --layers 1-2"),
+                           ("deepseek_v3", " --layers 0-1 --drop mtp"))],
     # An optimizer's states under the keys of the hub.
     *[Case("whole/qwen3_moe", "hf", [Run("convert SRC OUT --layers 1-1", check=states_of_layer_1(spell))],
            change=with_states(spell), note=f"{note} states")
