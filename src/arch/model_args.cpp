@@ -12,6 +12,7 @@
 #include <map>
 #include <optional>
 
+#include "arch/said_twice.hpp"
 #include "arch/unread_fields.hpp"
 #include "families/yarn_scale.hpp"
 
@@ -486,6 +487,7 @@ MegatronArgs megatron_args(const std::string& config, const Recognition& model, 
   for (const std::span<const ArgRow> rows : family.args)
     for (const ArgRow& row : rows)
       if (row.to_argument != nullptr) row.to_argument(args, row);
+  warn_of_fields_said_twice(args);
   warn_of_unread_fields(args);
   if (!family.needs.empty())
     args.warn("models of type '{}' do not load into GPTModel as it is: {}", family.model_type, family.needs);
