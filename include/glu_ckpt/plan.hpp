@@ -136,6 +136,8 @@ struct Plan {
   std::vector<Compute> computes;
   /// Outputs that repeat others: their bytes are read once more. Sorted.
   std::vector<std::size_t> repeats;
+  /// Outputs that are zero and made of nothing in the source: they have no moves. Sorted.
+  std::vector<std::size_t> zeros;
   /// Source tensors of which the end is not used; sorted.
   std::vector<CutTensor> cuts;
   /// The blocks of the recognition, in its order, as the output has them.

@@ -141,19 +141,13 @@ class LoaderFinder {
 
   LoadsIn find_torchtitan() const {
     if (model_.format != "torch-dist") return nothing("torchtitan loads torch.distributed.checkpoint directories");
-    if (layout_.is_dense()) return {{{"torchtitan", "0.3.0; its adapters were tried", titan_flags()}}, {}};
+    if (layout_.is_dense())
+      return {{{"torchtitan", "0.3.0; its adapters were tried", "checkpoint.initial_load_path"}}, {}};
     if (!is_native(*naming_, ExpertSet::Routed, Experts::Grouped, false) || layout_.experts != "grouped" ||
         layout_.glu.kind != Glu::Kind::Split)
       return nothing("torchtitan's experts are grouped, gate and up apart");
     if (std::string text = foreign_form(); !text.empty()) return nothing("{}", text);
-    return {{{"torchtitan", "0.3.0; its adapters were tried", titan_flags()}}, {}};
-  }
-
-  /// torchtitan keeps a bias of the router in every MoE model, unless it is told to do without; a checkpoint of a
-  /// family that has none lacks the key.
-  std::string titan_flags() const {
-    const bool has_bias = layout_.is_dense() || model_.architecture->family->corrected_router;
-    return has_bias ? "checkpoint.initial_load_path" : "checkpoint.initial_load_path, load_balance_coeff=None";
+    return {{{"torchtitan", "0.3.0; its adapters were tried", "checkpoint.initial_load_path"}}, {}};
   }
 
   LoadsIn find_hf() const {

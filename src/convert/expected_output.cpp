@@ -28,7 +28,8 @@ OutputModel output_model(const Conversion& conversion, const Record& record) {
   for (u32 shard = 0; shard < plan.num_shards; ++shard) model.inventory.files.push_back(fmt::format("shard {}", shard));
   model.recognition = recognize_model(model.inventory, conversion.source.hints, record, {});
   if (!conversion.unlike_copies.empty()) take_as_own(conversion.unlike_copies, model.inventory, model.recognition);
-  if (!model.recognition.idle.empty()) settle_idle_like(conversion.source, model.inventory, model.recognition);
+  if (!model.recognition.idle.empty())
+    settle_idle_like(conversion.source, plan.zeros, model.inventory, model.recognition);
   return model;
 }
 

@@ -248,10 +248,18 @@ class Execution {
 
   std::span<const std::byte> make_bytes(Backend::Worker& worker, const Task& task, RangeReader& reader) const {
     const i64 phase = memory_phase(sink_, task.tensor, task.begin);
+    if (std::ranges::binary_search(plan_.zeros, task.tensor)) return zero_range(task, phase);
     const auto computed = std::ranges::lower_bound(plan_.computes, task.tensor, {}, &Compute::dst);
     if (computed == plan_.computes.end() || computed->dst != task.tensor)
       return worker.produce(moves_by_place_.of(task), reader, task.begin, task.end, phase);
     return compute_range(*computed, task, reader, phase);
+  }
+
+  static std::span<const std::byte> zero_range(const Task& task, i64 phase) {
+    thread_local HostBuffer zeros;
+    const std::span out(zeros.reserve(task.end - task.begin, phase), static_cast<std::size_t>(task.end - task.begin));
+    std::ranges::fill(out, std::byte{});
+    return out;
   }
 
   std::span<const std::byte> compute_range(const Compute& wanted, const Task& task, RangeReader& reader,

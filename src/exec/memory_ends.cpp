@@ -154,6 +154,9 @@ void move_in_memory(const Plan& plan, std::span<const TensorView> from, std::spa
 void compute_in_memory(const Plan& plan, std::span<const TensorView> from, std::span<const TensorView> to) {
   for (const Compute& wanted : plan.computes)
     if (to[wanted.dst].data != nullptr) compute_output(plan, wanted, from[wanted.src], to[wanted.dst]);
+  for (const std::size_t output : plan.zeros)
+    if (to[output].data != nullptr)
+      copy_from_host(to[output], 0, std::vector<std::byte>(static_cast<std::size_t>(plan.outputs[output].bytes)));
 }
 
 }  // namespace glu_ckpt

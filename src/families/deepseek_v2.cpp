@@ -18,7 +18,7 @@ constexpr auto kDeepseekV2Args = std::to_array<ArgRow>({
 constexpr auto kDeepseekV2Families = std::to_array<Family>({
     {.model_type = "deepseek_v2",
      .model_class = "DeepseekV2ForCausalLM",
-     .naming = hf_naming(kHfLatent, kHfCorrectedRouter, kHfDense),
+     .naming = hf_naming(kHfLatent, kHfRouter, kHfDense),
      .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kLatentArgs, kTwoWidthArgs, kTopkArgs, kSoftmaxArgs,
               kDeepseekV2Args},
      .expert_naming = "hf:deepseek_v3",

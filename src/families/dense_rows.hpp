@@ -79,6 +79,8 @@ struct DenseRow {
   bool paired = false;
   /// Its bias is there wherever its weight is.
   bool biased = false;
+  /// The program asks every model for it, and is told zeros where the family has no such matrix.
+  bool zero_if_unknown = false;
 
   std::span<const DenseRole> all_roles() const { return {roles.data(), num_roles}; }
   bool has_kinds() const { return key.find("{K}") != key.npos; }

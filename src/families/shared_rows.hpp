@@ -106,6 +106,11 @@ constexpr DenseRow layer_row(std::string_view key, DenseRole role, int when = kA
 constexpr DenseRow optional_row(std::string_view key, DenseRole role, int when = kAlways) {
   return {Place::Layer, key, {role}, 1, when, true};
 }
+constexpr DenseRow zero_row(std::string_view key, DenseRole role, int when) {
+  DenseRow row = optional_row(key, role, when);
+  row.zero_if_unknown = true;
+  return row;
+}
 constexpr DenseRow mtp_row(std::string_view key, DenseRole role, int when = kAlways) {
   return {Place::Mtp, key, {role}, 1, when};
 }

@@ -15,6 +15,8 @@ constexpr auto kTitanModel = std::to_array<DenseRow>({
     layer_row("feed_forward.w3.weight", DenseRole::MlpUp, kDense),
     layer_row("feed_forward.w2.weight", DenseRole::MlpDown, kDense),
     layer_row("moe.router.gate.{K}", DenseRole::Router, kExperts),
+    // Its configurations ask for it unless they say load_balance_coeff=None.
+    zero_row("moe.expert_bias_E", DenseRole::CorrectionBias, kExperts),
     former_row(model_row("output.weight", DenseRole::Head)),
 });
 constexpr auto kTitanGrouped = std::to_array<DenseRow>({
@@ -48,7 +50,6 @@ constexpr auto kTitanLatent = std::to_array<DenseRow>({
     layer_row("attention.kv_norm.weight", DenseRole::KvLatentNorm, kLatent),
     layer_row("attention.wkv_b.weight", DenseRole::KvUp, kLatent),
     layer_row("attention.wo.weight", DenseRole::AttentionOut, kLatent),
-    optional_row("moe.expert_bias_E", DenseRole::CorrectionBias, kExperts),
 });
 constexpr auto kTitanMtp = std::to_array<DenseRow>({
     mtp_row("enorm.weight", DenseRole::MtpEmbeddingNorm),

@@ -27,14 +27,16 @@ void settle_idle(Checkpoint& checkpoint) {
                 [&](const IdleTensor& idle) { return idle.if_zero && !is_zero(*checkpoint.source, idle.tensor); });
 }
 
-void settle_idle_like(const Checkpoint& source, const Inventory& inventory, Recognition& recognition) {
+void settle_idle_like(const Checkpoint& source, const std::vector<std::size_t>& zeros, const Inventory& inventory,
+                      Recognition& recognition) {
   const auto is_idle_in_source = [&](const std::string& name) {
     return std::ranges::any_of(source.recognition.idle, [&](const IdleTensor& idle) {
       return source.source->inventory().tensors[idle.tensor].name == name;
     });
   };
   std::erase_if(recognition.idle, [&](const IdleTensor& idle) {
-    return idle.if_zero && !is_idle_in_source(inventory.tensors[idle.tensor].name);
+    return idle.if_zero && !std::ranges::binary_search(zeros, idle.tensor) &&
+           !is_idle_in_source(inventory.tensors[idle.tensor].name);
   });
 }
 

@@ -8,7 +8,9 @@ namespace glu_ckpt {
 /// Reads the tensors that Recognition::idle has on that condition; those with another element leave it. They are small.
 void settle_idle(Checkpoint& checkpoint);
 
-/// Does the same for an output that has these tensors as `source` has them, before it can be read.
-void settle_idle_like(const Checkpoint& source, const Inventory& inventory, Recognition& recognition);
+/// Does the same for an output before it can be read: it has these tensors as `source` has them, or they are among its
+/// tensors that are `zeros`.
+void settle_idle_like(const Checkpoint& source, const std::vector<std::size_t>& zeros, const Inventory& inventory,
+                      Recognition& recognition);
 
 }  // namespace glu_ckpt

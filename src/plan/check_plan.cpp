@@ -134,6 +134,14 @@ void check_compute(const Inventory& inventory, const Plan& plan, const Compute& 
          source.name, source.bytes);
 }
 
+void check_of_nothing(const Plan& plan, std::size_t output) {
+  const std::size_t moves = plan.first_move[output + 1] - plan.first_move[output];
+  if (moves == 0) return;
+  const std::string& name = plan.outputs[output].name;
+  fail(ErrorCode::PlanUnproved, {{}, name}, "'{}' is to be zero, but {} moves write to it; nothing was written", name,
+       moves);
+}
+
 /// The moves of a plan by the tensor that they read.
 class MovesBySource {
  public:
@@ -170,6 +178,10 @@ void check_plan(const Inventory& inventory, const Plan& plan) {
   std::ranges::sort(computed_from);
   for (std::size_t t = 0; t < plan.outputs.size(); ++t) {
     if (std::ranges::binary_search(computed, t)) continue;
+    if (std::ranges::binary_search(plan.zeros, t)) {
+      check_of_nothing(plan, t);
+      continue;
+    }
     for (std::size_t m = plan.first_move[t]; m < plan.first_move[t + 1]; ++m) written.add(plan.moves[m]);
     written.check(plan.outputs[t].name, plan.outputs[t].bytes);
   }

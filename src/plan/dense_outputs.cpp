@@ -10,6 +10,7 @@
 #include "arch/find_flaws.hpp"
 #include "arch/model_names.hpp"
 #include "arch/recognize_model.hpp"
+#include "core/checked_math.hpp"
 #include "core/compute.hpp"
 #include "core/fail.hpp"
 #include "core/parse_number.hpp"
@@ -84,7 +85,7 @@ class DenseWriter {
     std::vector<const DenseMatrix*> matrices;
     for (const DenseRole role : row.all_roles())
       if (const auto found = parts.find({role, kind}); found != parts.end()) matrices.push_back(found->second);
-    if (matrices.empty()) return;
+    if (matrices.empty()) return write_zeros(row, id, parts);
     if (matrices.size() < row.num_roles)
       fail(ErrorCode::ModelIncomplete, {{}, name_of(matrices.front()->matrix.tensor)},
            "'{}' needs '{}' and what else stands beside it, and {} of {} are there",
@@ -117,6 +118,22 @@ class DenseWriter {
       append_matrix_moves(part.matrix, to, output.moves);
     }
     count(row, id, output, matrices);
+    outputs_.list.push_back(std::move(output));
+  }
+
+  /// A bias of the router that the target asks every model for, where no model of the family has one.
+  void write_zeros(const DenseRow& row, const LayerId& id, const Parts& parts) {
+    if (!row.zero_if_unknown || has_router_bias(*architecture_.family)) return;
+    const auto router = parts.find({DenseRole::Router, TensorKind::Weight});
+    if (router == parts.end()) return;
+    DraftOutput output;
+    output.name = print_key(*target_.naming, row, target_.root, id.stack, id.layer, TensorKind::Weight, architecture_);
+    output.dtype = Dtype::F32;
+    output.shape = dense_shape(row, TensorKind::Weight, architecture_);
+    output.bytes = checked_product(output.shape).value() * (dtype_bits(output.dtype) / 8);
+    output.origin = router->second->matrix.tensor;
+    output.zeros = true;
+    if (zeros_++ == 0) first_zeros_ = output.name;
     outputs_.list.push_back(std::move(output));
   }
 
@@ -289,6 +306,12 @@ class DenseWriter {
     if (!from_.wrapper.empty())
       plan_.notes.push_back(
           fmt::format("all keys of the model begin with '{}', which is no part of it and is taken off", from_.wrapper));
+    if (zeros_ > 0)
+      plan_.notes.push_back(
+          fmt::format("{} biases of routers, such as '{}', are written as zeros: {} asks for them unless its "
+                      "configuration says load_balance_coeff=None, and models of type {} have none. Once they are "
+                      "trained, there is no way back for them",
+                      zeros_, first_zeros_, target_.naming->name, architecture_.model_type));
     say_what_is_idle();
   }
 
@@ -319,7 +342,8 @@ class DenseWriter {
   std::set<const DenseMatrix*> used_;
   /// The roles that a source's tensor has, by its number.
   std::map<std::size_t, std::set<DenseRole>> roles_in_;
-  i64 renamed_ = 0, fused_ = 0, split_ = 0, computed_ = 0, unknown_ = 0;
+  i64 renamed_ = 0, fused_ = 0, split_ = 0, computed_ = 0, unknown_ = 0, zeros_ = 0;
+  std::string first_zeros_;
 };
 
 }  // namespace

@@ -23,6 +23,8 @@ struct DraftOutput {
   std::optional<Compute> compute = std::nullopt;
   /// Its moves read what others read, too.
   bool repeats = false;
+  /// It is zero, and made of nothing.
+  bool zeros = false;
 };
 
 /// The tensors to write while they grow; the moves' dst is left for the caller.

@@ -154,6 +154,7 @@ void place_outputs(std::vector<DraftOutput> drafts, i64 max_shard_bytes, const I
     }
     if (draft.compute) plan.computes.push_back({draft.compute->src, plan.outputs.size(), draft.compute->op});
     if (draft.repeats) plan.repeats.push_back(plan.outputs.size());
+    if (draft.zeros) plan.zeros.push_back(plan.outputs.size());
     std::string from = first_source(draft, inventory);
     std::vector<Move>().swap(draft.moves);
     plan.outputs.push_back({std::move(draft.name), draft.dtype, std::move(draft.shape), draft.bytes, place.shard,

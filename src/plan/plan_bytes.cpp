@@ -209,13 +209,15 @@ void check_numbers(const Plan& plan) {
     if (compute.dst >= plan.outputs.size()) refuse("computes no output");
   for (const std::size_t output : plan.repeats)
     if (output >= plan.outputs.size()) refuse("repeats no output");
+  for (const std::size_t output : plan.zeros)
+    if (output >= plan.outputs.size()) refuse("has zeros in no output");
 }
 
 }  // namespace
 
 std::vector<std::byte> plan_bytes(const Plan& plan) {
-  const auto& [outputs, moves, first_move, num_shards, data_phases, dropped, computes, repeats, cuts, experts, from, to,
-               rest, foreign_order, bytes, notes] = plan;
+  const auto& [outputs, moves, first_move, num_shards, data_phases, dropped, computes, repeats, zeros, cuts, experts,
+               from, to, rest, foreign_order, bytes, notes] = plan;
   ByteWriter out;
   out.text(kFirstText);
   write(out, outputs);
@@ -226,6 +228,7 @@ std::vector<std::byte> plan_bytes(const Plan& plan) {
   write(out, dropped);
   write(out, computes);
   write(out, repeats);
+  write(out, zeros);
   write(out, cuts);
   write(out, experts);
   write(out, from);
@@ -253,6 +256,7 @@ Plan parse_plan_bytes(std::span<const std::byte> bytes) {
   plan.dropped = read_items(in, kNumberBytes, read_index);
   plan.computes = read_items(in, 3 * kNumberBytes, read_compute);
   plan.repeats = read_items(in, kNumberBytes, read_index);
+  plan.zeros = read_items(in, kNumberBytes, read_index);
   plan.cuts = read_items(in, 2 * kNumberBytes, read_cut);
   plan.experts = read_items(in, 5 * kNumberBytes, read_written);
   plan.from = read_answers(in);

@@ -139,9 +139,6 @@ def _qwen3(config):
         **common, moe_hidden_dim=config["moe_intermediate_size"], num_experts=config["num_local_experts"],
         top_k=config["num_experts_per_tok"], moe_comm_backend="standard",
     )  # fmt: skip
-    for layer in layers:
-        # As `loads in` says of this family.
-        layer.moe.load_balance_coeff = None
     return qwen3.Qwen3Model, layers
 
 
@@ -165,10 +162,6 @@ def _deepseek(config):
         non_blocking_capacity_factor=None,
         rope=_rope(deepseek_v3.ComplexRoPE, config, config["qk_rope_head_dim"]),
     )  # fmt: skip
-    if config["model_type"] == "deepseek_v2":
-        for layer in layers:
-            if layer.moe:
-                layer.moe.load_balance_coeff = None
     return deepseek_v3.DeepSeekV3Model, layers
 
 

@@ -179,5 +179,23 @@ TEST(CheckPlan, NegativeAndZeroSteps) {
   EXPECT_NO_THROW(check_plan(inventory, plan));
 }
 
+TEST(CheckPlan, WhatIsZeroIsMadeOfNothing) {
+  Inventory inventory;
+  inventory.tensors = {{"a", Dtype::U8, {4}, 4, 0, 0}};
+  Plan plan;
+  plan.outputs = {{"a", Dtype::U8, {4}, 4, 0, 0, "a"}, {"b", Dtype::U8, {2}, 2, 0, 4, ""}};
+  Move move;
+  move.run_bytes = 4;
+  plan.moves = {move};
+  plan.first_move = {0, 1, 1};
+  expect_error(
+      ErrorCode::PlanUnproved, [&] { check_plan(inventory, plan); }, "'b'");
+  plan.zeros = {1};
+  check_plan(inventory, plan);
+  plan.zeros = {0, 1};
+  expect_error(
+      ErrorCode::PlanUnproved, [&] { check_plan(inventory, plan); }, "'a' is to be zero");
+}
+
 }  // namespace
 }  // namespace glu_ckpt

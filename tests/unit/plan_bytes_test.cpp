@@ -26,6 +26,7 @@ Plan every_field() {
   plan.dropped = {4, 81};
   plan.computes = {{6, 0, ComputeOp::AddOne}};
   plan.repeats = {1};
+  plan.zeros = {2};
   plan.cuts = {{9, 640}};
   plan.experts = {{Experts::Grouped, Experts::Indexed, {Glu::Kind::Interleaved, 32}, true}, {}};
   plan.from = {"hf:x", "indexed", {Glu::Kind::Interleaved, 32}, "option", Glu{Glu::Kind::Split, 0}, std::nullopt};
@@ -78,8 +79,8 @@ void expect_equal(const WrittenExperts& a, const WrittenExperts& b) {
 
 /// Does not compile once a Plan has gained a field that it does not compare.
 void expect_equal(const Plan& a, const Plan& b) {
-  const auto& [outputs, moves, first_move, num_shards, data_phases, dropped, computes, repeats, cuts, experts, from, to,
-               rest, foreign_order, bytes, notes] = a;
+  const auto& [outputs, moves, first_move, num_shards, data_phases, dropped, computes, repeats, zeros, cuts, experts,
+               from, to, rest, foreign_order, bytes, notes] = a;
   ASSERT_EQ(outputs.size(), b.outputs.size());
   for (std::size_t i = 0; i < outputs.size(); ++i) expect_equal(outputs[i], b.outputs[i]);
   ASSERT_EQ(moves.size(), b.moves.size());
@@ -90,6 +91,7 @@ void expect_equal(const Plan& a, const Plan& b) {
   EXPECT_EQ(dropped, b.dropped);
   EXPECT_EQ(computes, b.computes);
   EXPECT_EQ(repeats, b.repeats);
+  EXPECT_EQ(zeros, b.zeros);
   EXPECT_EQ(cuts, b.cuts);
   ASSERT_EQ(experts.size(), b.experts.size());
   for (std::size_t i = 0; i < experts.size(); ++i) expect_equal(experts[i], b.experts[i]);
