@@ -339,7 +339,8 @@ struct ModelFlaw {
     OtherPrefix,
     /// There are more MTP layers than the configuration says.
     ExtraMtp,
-    /// Tensors that programs do not read say that the model is another: factors of an adapter, an MTP layer's own.
+    /// Tensors that programs do not read say that the model is another: factors of an adapter, an MTP layer's own. Or
+    /// what sees or hears beside the language model, which moves without it, lacks some.
     Unread,
   };
   Kind kind = Kind::Broken;

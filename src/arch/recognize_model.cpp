@@ -13,6 +13,7 @@
 #include "arch/dense_roles.hpp"
 #include "arch/find_flaws.hpp"
 #include "arch/meant_type.hpp"
+#include "arch/missing_beside.hpp"
 #include "arch/model_names.hpp"
 #include "arch/model_view.hpp"
 #include "core/checked_math.hpp"
@@ -88,6 +89,7 @@ class DenseRecognizer {
     if (result_.dense_naming != nullptr) read_dense();
     if (has_ranks()) return;
     result_.flaws = find_flaws(named_, result_, stand_ins_);
+    find_missing_beside(named_, hints_, result_);
     check_root();
   }
 

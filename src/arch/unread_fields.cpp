@@ -1,5 +1,6 @@
-/// A field is known if something asked for it on the way to the arguments, or if it is in kNoSay. Whatever else a
-/// config.json says may change what the model computes: published models have fields that no class of transformers has.
+/// A field is known if something asked for it on the way to the arguments, or if it is in kFieldsWithoutSay. Whatever
+/// else a config.json says may change what the model computes: published models have fields that no class of
+/// transformers has.
 
 #include "arch/unread_fields.hpp"
 
@@ -11,7 +12,7 @@ namespace {
 
 /// Fields that have no say in what a model computes of a text, or whose say the tensors have, or that other fields
 /// decide where they count: asked for or not, they are known. A '*' stands for any text, in front or behind.
-constexpr auto kNoSay = std::to_array<std::string_view>({
+constexpr auto kFieldsWithoutSay = std::to_array<std::string_view>({
     // the file and the programs that wrote it
     "model_type",
     "architectures",
@@ -150,7 +151,8 @@ void warn_of_unread_fields(ArgsWriter& args) {
   std::string unknown;
   for (const ConfigFields::Said& said : args.config.unread()) {
     const std::string& value = said.value;
-    if (std::ranges::any_of(kNoSay, [&](std::string_view pattern) { return fits(said.name, pattern); })) continue;
+    if (std::ranges::any_of(kFieldsWithoutSay, [&](std::string_view pattern) { return fits(said.name, pattern); }))
+      continue;
     if (const ArgRow* const row = constant_row(args.family(), said.name)) {
       if (row->json != value && value != "null")
         args.warn("{} is {}, and {} in all models of type '{}' as Megatron-Core and transformers compute them",

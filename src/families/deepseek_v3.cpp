@@ -22,7 +22,7 @@ constexpr auto kDeepseekV3Experts = std::to_array<Naming>({
 constexpr auto kDeepseekV3Families = std::to_array<Family>({
     {.model_type = "deepseek_v3",
      .model_class = "DeepseekV3ForCausalLM",
-     .wrappers = {{{"kimi_k25", "language_model.model."}}},
+     .wrappers = {{{"kimi_k25", "language_model.model.", kKimiTower}}},
      .naming = hf_naming(kHfLatent, kHfCorrectedRouter, kHfDense, kHfMtp),
      .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kLatentArgs, kTwoWidthArgs, kTopkArgs, kCorrectedArgs,
               kDenseFirstArgs, kNoauxArgs, kNextTokenArgs},

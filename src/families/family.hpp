@@ -81,6 +81,8 @@ struct FieldWord {
 struct Wrapper {
   std::string_view model_type;
   std::string_view root;
+  /// Keys of what sees and hears, as the hub has them: {N} numbers layers, {K} is weight and bias. Empty: not known.
+  std::span<const std::string_view> beside{};
 };
 
 /// A family of Hugging Face: its models' config.json and keys.

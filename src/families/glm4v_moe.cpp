@@ -6,9 +6,29 @@
 namespace glu_ckpt {
 namespace {
 
+constexpr std::string_view kGlm4vTower[] = {
+    "model.visual.blocks.{N}.attn.proj.weight",
+    "model.visual.blocks.{N}.attn.qkv.weight",
+    "model.visual.blocks.{N}.mlp.down_proj.weight",
+    "model.visual.blocks.{N}.mlp.gate_proj.weight",
+    "model.visual.blocks.{N}.mlp.up_proj.weight",
+    "model.visual.blocks.{N}.norm1.weight",
+    "model.visual.blocks.{N}.norm2.weight",
+    "model.visual.downsample.{K}",
+    "model.visual.embeddings.position_embedding.weight",
+    "model.visual.merger.down_proj.weight",
+    "model.visual.merger.gate_proj.weight",
+    "model.visual.merger.post_projection_norm.{K}",
+    "model.visual.merger.proj.weight",
+    "model.visual.merger.up_proj.weight",
+    "model.visual.patch_embed.proj.{K}",
+    "model.visual.post_conv_layernorm.weight",
+    "model.visual.post_layernorm.weight",
+};
+
 constexpr auto kGlm4vMoeFamilies = std::to_array<Family>({
     {.model_type = "glm4v_moe_text",
-     .wrappers = {{{"glm4v_moe", "model.language_model."}}},
+     .wrappers = {{{"glm4v_moe", "model.language_model.", kGlm4vTower}}},
      .naming = hf_naming(kHfGrouped, kHfCorrectedRouter, kHfDense),
      .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kUsualLayerArgs, kYarnArgs, kPartialRopeArgs,
               kTwoWidthArgs, kTopkArgs, kCorrectedArgs, kDenseFirstArgs, kExpertBiasArgs},

@@ -13,7 +13,7 @@ constexpr auto kKimiArgs =
 constexpr auto kKimiK2Families = std::to_array<Family>({
     {.model_type = "kimi_k2",
      .model_class = "DeepseekV3ForCausalLM",
-     .wrappers = {{{"kimi_k25", "language_model.model."}}},
+     .wrappers = {{{"kimi_k25", "language_model.model.", kKimiTower}}},
      .naming = hf_naming(kHfLatent, kHfCorrectedRouter, kHfDense, kHfMtp),
      .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kLatentArgs, kTwoWidthArgs, kTopkArgs, kCorrectedArgs,
               kDenseFirstArgs, kNoauxArgs, kKimiArgs},

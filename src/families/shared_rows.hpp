@@ -209,6 +209,22 @@ inline constexpr auto kHfMtp = std::to_array<DenseRow>({
 
 // ---- programs and families alike ----------------------------------------------------------------
 
+/// What sees in Kimi-K2.5, around either type of its language model.
+inline constexpr std::string_view kKimiTower[] = {
+    "mm_projector.pre_norm.{K}",
+    "mm_projector.proj.0.{K}",
+    "mm_projector.proj.2.{K}",
+    "vision_tower.encoder.blocks.{N}.mlp.fc0.{K}",
+    "vision_tower.encoder.blocks.{N}.mlp.fc1.{K}",
+    "vision_tower.encoder.blocks.{N}.norm0.{K}",
+    "vision_tower.encoder.blocks.{N}.norm1.{K}",
+    "vision_tower.encoder.blocks.{N}.wo.{K}",
+    "vision_tower.encoder.blocks.{N}.wqkv.{K}",
+    "vision_tower.encoder.final_layernorm.{K}",
+    "vision_tower.patch_embed.pos_emb.weight",
+    "vision_tower.patch_embed.proj.{K}",
+};
+
 /// Around a layer of multi-token prediction that has nothing else.
 inline constexpr auto kPlainMtp = std::to_array<DenseRow>({
     mtp_row("enorm.weight", DenseRole::MtpEmbeddingNorm),
