@@ -154,7 +154,7 @@ package_wheel() {
   bash "$wheel_folder/glu-ckpt/scripts/package_wheel.sh" "$dist"
   # These have no stable ABI: a wheel each, of the same objects but the module's own.
   for python in $(scripts/find_python.sh 10 11); do
-    bash "$wheel_folder/glu-ckpt/scripts/package_wheel.sh" "$dist" --python "$python"
+    bash "$wheel_folder/glu-ckpt/scripts/package_wheel.sh" "$dist" --wheel-only --python "$python"
   done
 }
 

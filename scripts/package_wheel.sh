@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Builds the wheel for pip, and the sdist, into a folder, which may have other files.
-# usage: scripts/package_wheel.sh DIST_DIR [--cpu] [--python PYTHON]
-#   --cpu     without CUDA kernels, though nvcc is here
-#   --python  the interpreter to build with; default: the newest one of 3.12 or later that is found, else python3
+# usage: scripts/package_wheel.sh DIST_DIR [--cpu] [--wheel-only] [--python PYTHON]
+#   --cpu         without CUDA kernels, though nvcc is here
+#   --wheel-only  without the sdist, which is the same for every Python
+#   --python      the interpreter to build with; default: the newest one of 3.12 or later that is found, else python3
 # Built with 3.12 or later, the wheel is for every version from 3.12 on (abi3). Built with an older one it is for that
 # version alone. The tools are pinned below and kept in a cache folder. Exits 77, with one line that says why, where the
 # package index cannot be reached.
@@ -13,7 +14,7 @@ tools=(meson-python==0.22.1 meson==1.12.1 ninja==1.13.0 nanobind==3.1.0 auditwhe
   build==1.6.1 wheel==0.48.0 typing_extensions==4.16.0)
 
 say() { echo "package_wheel: $*" >&2; }
-usage() { echo "usage: scripts/package_wheel.sh DIST_DIR [--cpu] [--python PYTHON]" >&2; exit 2; }
+usage() { echo "usage: scripts/package_wheel.sh DIST_DIR [--cpu] [--wheel-only] [--python PYTHON]" >&2; exit 2; }
 
 # The newest Python that has a stable ABI for all later ones, on the PATH or where pyenv and uv keep theirs.
 newest_python() {
@@ -30,10 +31,11 @@ newest_python() {
   command -v python3
 }
 
-dist="" cpu="" python=""
+dist="" cpu="" sdist=yes python=""
 while (($#)); do
   case $1 in
     --cpu) cpu=yes ;;
+    --wheel-only) sdist="" ;;
     --python) [[ $# -ge 2 ]] || usage; python=$2; shift ;;
     -*) usage ;;
     *) [[ -z $dist ]] || usage; dist=$1 ;;
@@ -94,7 +96,7 @@ python -m auditwheel repair --strip --wheel-dir "$work/repaired" "$work"/glu_ckp
   { cat "$work/log" >&2; exit 1; }
 cp "$work"/repaired/*.whl "$dist"
 # The sdist is what is committed.
-if git rev-parse --git-dir >/dev/null 2>&1; then
+if [[ -n $sdist ]] && git rev-parse --git-dir >/dev/null 2>&1; then
   python -m build --sdist --no-isolation --outdir "$dist" "-Cbuild-dir=$build" "${setup[@]}" . >"$work/log" 2>&1 ||
     { cat "$work/log" >&2; exit 1; }
 fi

@@ -21,7 +21,7 @@ std::span<std::byte> bytes_at(Address address, i64 rows, i64 row_bytes) {
   return {at<std::byte>(address), static_cast<std::size_t>(rows * row_bytes)};
 }
 
-Dtype dtype_of(const std::string& name) {
+Dtype recipe_dtype(const std::string& name) {
   const auto dtype = dtype_from_name(name);
   if (!dtype) fail(ErrorCode::NotSupported, {}, "{}: not a dtype of MXFP8 or of what it is made of", name);
   return *dtype;
@@ -69,7 +69,7 @@ void move_tokens(const std::vector<i64>& splits, i64 alignment, i64 row_bytes, A
 /// A matrix in MXFP8, and the same one as numbers.
 struct MxMatrix {
   MxMatrix(i64 rows, i64 cols, bool along_rows, const std::string& element, i64 step)
-      : format{rows, cols, along_rows ? MxAxis::Row : MxAxis::Column, dtype_of(element)}, scale_step(step) {}
+      : format{rows, cols, along_rows ? MxAxis::Row : MxAxis::Column, recipe_dtype(element)}, scale_step(step) {}
 
   MxFormat format;
   i64 scale_step;
@@ -78,7 +78,7 @@ struct MxMatrix {
 void mx_from(const MxMatrix& matrix, Address values, const std::string& from, Address data, Address scales, int device,
              std::int64_t stream) {
   const nb::gil_scoped_release without_gil;
-  const Dtype dtype = dtype_of(from);
+  const Dtype dtype = recipe_dtype(from);
   if (device < 0)
     return mx_quantize_host(matrix.format, at<const void>(values), dtype, at<std::uint8_t>(data),
                             at<std::uint8_t>(scales), matrix.scale_step);
@@ -91,7 +91,7 @@ void mx_from(const MxMatrix& matrix, Address values, const std::string& from, Ad
 void mx_to(const MxMatrix& matrix, Address data, Address scales, Address values, const std::string& to, int device,
            std::int64_t stream) {
   const nb::gil_scoped_release without_gil;
-  const Dtype dtype = dtype_of(to);
+  const Dtype dtype = recipe_dtype(to);
   if (device < 0) {
     // A GPU does not tell which values were rounded either.
     mx_dequantize_host(matrix.format, at<const std::uint8_t>(data), at<const std::uint8_t>(scales), matrix.scale_step,

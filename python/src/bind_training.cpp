@@ -26,7 +26,7 @@ using namespace nb::literals;
 namespace glu_ckpt::python {
 namespace {
 
-Dtype dtype_of(const std::string& name) {
+Dtype computed_dtype(const std::string& name) {
   const auto dtype = dtype_from_name(name);
   if (!dtype) fail(ErrorCode::NotSupported, {}, "{}: only BF16, F16 and F32 can be computed with", name);
   return *dtype;
@@ -38,7 +38,7 @@ using PyStack = std::tuple<std::vector<Address>, std::string, i64, i64>;
 ExpertStack stack_of(const PyStack& given) {
   const auto& [addresses, dtype, rows, cols] = given;
   if (addresses.empty()) return {};
-  return {addresses, dtype_of(dtype), rows, cols};
+  return {addresses, computed_dtype(dtype), rows, cols};
 }
 
 void add_to(std::vector<Address>& key, const ExpertStack& stack) {
@@ -56,7 +56,7 @@ struct MlpCall {
   MlpCall(const std::string& dtype, i64 experts, i64 hidden_size, i64 block_rows, const std::string& kind,
           std::optional<double> alpha, std::optional<double> limit, std::optional<double> offset, const PyStack& fc1,
           const PyStack& fc2, const PyStack& fc1_bias, const PyStack& fc2_bias)
-      : compute(dtype_of(dtype)),
+      : compute(computed_dtype(dtype)),
         hidden(hidden_size),
         activation(activation_of(kind, {alpha, limit, offset})),
         stacks{stack_of(fc1), stack_of(fc2), stack_of(fc1_bias), stack_of(fc2_bias), experts, block_rows} {}
@@ -198,7 +198,7 @@ struct LinearCall {
   LinearCall(int which, const std::string& dtype, i64 experts, const PyStack& given, bool accumulate)
       : matrices(stack_of(given)) {
     linear.product = static_cast<LinearProduct>(which);
-    linear.dtype = dtype_of(dtype);
+    linear.dtype = computed_dtype(dtype);
     linear.grad_dtype = matrices.dtype;
     linear.num_experts = experts;
     linear.out_features = matrices.rows;
