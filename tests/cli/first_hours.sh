@@ -302,10 +302,10 @@ first_hours_rules() {
 }
 
 # The first hours of version 16e38f9, by its numbers. Held elsewhere: 4 (faults.sh), 5 (report.sh), 7
-# (tests/cases/cases_messages.py), 8 (first_hours_missing_answers), 9 (streams.sh), 10 and 15 (pages.sh and streams.sh),
+# (tests/cases/cases_files.py, and here), 8 (first_hours_missing_answers), 9 (streams.sh), 10 and 15 (pages.sh and streams.sh),
 # 11 (tests/python, tests/package/run_program_wheel.sh), 12 to 14 (first_hours_rules), 16 (what_is_it.sh), 22
-# (terminal.sh). Its page R1 to R18: tests/browser and report.sh; P1 to P9 of Python: tests/python/test_commands.py,
-# test_tensors.py and test_types.py.
+# (terminal.sh). Its page R1 to R18: tests/browser and report.sh; P1 to P9 of Python: tests/python/test_commands.py
+# (P5: test_messages_speak_python), test_tensors.py and test_types.py. Its ten sentences: pages.sh.
 first_hours_third() {
   local hf=$TESTDATA/whole/qwen3_moe/hf out=$WORK/third name
   local gate=model.layers.1.mlp.experts.3.gate_proj.weight
@@ -330,6 +330,9 @@ loads in    transformers, versions that have 'llama' (tried with 5.24.0)
     inspect "$TESTDATA/megatron/homogeneous" --strict -q
   status "6: a naming that nothing loads" 0 plan "$hf" "$out/no" --naming megatron -q
   check "6: a warning, and the target: $ERR" [ "$ERR" == "glu-ckpt: warning: nothing loads the output as it is: Megatron-Core loads torch_dist checkpoints; --to megatron makes one" ]
+  printf x >"$out/model.nemo"
+  prints "7: a NeMo archive" 3 "glu-ckpt: error: {}/third/model.nemo: is a NeMo archive (a tar file), which is not read; unpack it with \`tar xf\`, and give the directory of its weights that has a .metadata [not-supported]" \
+    inspect "$out/model.nemo"
   # 12: as much as there is, and the reason where there is none.
   status "12: a dtype" 0 plan "$hf" "$out/no" --dtype fp32
   status "12: layers" 0 plan "$hf" "$out/no" --layers 0-0 --to megatron

@@ -54,6 +54,7 @@ for k in t:
 t['$gate'][2] = b'\\x80\\x44' + t['$gate'][2][2:]"
   reported "report of an odd expert" 1 "$hf" "$WORK/odd"
   check "the odd expert is linked" grep -q '<p>What stands out: <a href="#tensor0">layer 1 routed expert 3</a>, relative norm [0-9.]*, [0-9.e+]* times that of most.</p>' "$WORK/page.html"
+  check "the words of a layout are explained" grep -q '<td>hf:qwen3_moe, indexed (a tensor for each expert), split (gate and up are two tensors); gate and up known from the naming<' "$WORK/page.html"
   check "its row is there" grep -q '<tr id="tensor0"><th scope="row"><code>layer 1 routed expert 3 gate weight</code>' "$WORK/page.html"
   check "the command and the date" grep -Eq "<p class=\"made\">glu-ckpt [0-9.]+, [0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2} UTC: glu-ckpt report $hf $WORK/odd " "$WORK/page.html"
   check "what is the same is there once" [ "$(grep -c '>parameters</th><td>143248, 81808 for each token</td></tr>' "$WORK/page.html")" == 1 ]

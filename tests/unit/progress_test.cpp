@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+#include <utility>
+
 namespace glu_ckpt::report {
 namespace {
 
@@ -23,17 +26,29 @@ TEST(Progress, LeavesOutTheLeastImportantFirst) {
   const ProgressState state{"converting", 250'000'000, 1'000'000'000, 5, "writing"};
   const std::string whole = "converting  25%  250.00 MB of 1.00 GB  50.00 MB/s  15 s left  mostly writing";
   EXPECT_EQ(progress_line(state), whole);
-  EXPECT_EQ(progress_line(state, whole.size() + 1), whole);
-  // Where the bottleneck was, there is room for a bar.
-  EXPECT_EQ(progress_line(state, whole.size()),
-            "converting  [==>        ] 25%  250.00 MB of 1.00 GB  50.00 MB/s  15 s left");
+  EXPECT_EQ(progress_line(state, 76), "converting  [==>       ]  25%  250.00 MB of 1.00 GB  50.00 MB/s  15 s left");
+  EXPECT_EQ(progress_line(state, 69), "converting  25%  250.00 MB of 1.00 GB  50.00 MB/s  15 s left");
   EXPECT_EQ(progress_line(state, 62), "converting  25%  250.00 MB of 1.00 GB  50.00 MB/s  15 s left");
   EXPECT_EQ(progress_line(state, 42), "converting  25%  50.00 MB/s  15 s left");
   EXPECT_EQ(progress_line(state, 30), "converting  25%  15 s left");
   EXPECT_EQ(progress_line(state, 17), "converting  25%");
   EXPECT_EQ(progress_line(state, 8), "25%");
-  EXPECT_EQ(progress_line(state, whole.size() + 14),
-            "converting  [==>      ] 25%  250.00 MB of 1.00 GB  50.00 MB/s  15 s left  mostly writing");
+  EXPECT_EQ(progress_line(state, 120),
+            "converting  [=====>              ]  25%  250.00 MB of 1.00 GB  50.00 MB/s  15 s left  mostly writing");
+}
+
+TEST(Progress, TheBarHasOneWidth) {
+  for (const std::size_t columns : {80, 100, 160}) {
+    std::set<std::pair<std::size_t, std::size_t>> ends;
+    for (const i64 done : {i64{0}, i64{1}, i64{123'456'789}, i64{999'999'999}, i64{1'000'000'000}})
+      for (const double seconds : {0.0, 0.5, 59.6, 4000.0, 1e7})
+        for (const std::string& bottleneck : {std::string(), std::string("reading")}) {
+          const std::string line = progress_line({"converting", done, 1'000'000'000, seconds, bottleneck}, columns);
+          ends.emplace(line.find('['), line.find(']'));
+        }
+    EXPECT_EQ(ends.size(), 1U) << columns;
+    EXPECT_LT(ends.begin()->second, columns);
+  }
 }
 
 TEST(Progress, SaysHowLongItTookAtTheEnd) {

@@ -13,6 +13,7 @@
 
 #include "core/readable.hpp"
 #include "glu_ckpt/expert_norms.hpp"
+#include "glu_ckpt/explain_layout.hpp"
 #include "glu_ckpt/model.hpp"
 #include "glu_ckpt/verify_forward.hpp"
 #include "report/html/html_text.hpp"
@@ -66,13 +67,12 @@ std::string count_text(const std::optional<i64>& count) {
 std::string layout_text(const Inspection& inspection) {
   if (!inspection.recognition) return "not recognized";
   const LayoutAnswers& layout = inspection.recognition->layout;
-  if (layout.is_dense()) return html(fmt::format("{}, a dense model, {}", layout.naming, to_string(layout.glu)));
-  if (inspection.recognition->is_adapter) return html(fmt::format("adapter (LoRA), {} experts", layout.experts));
-  if (inspection.recognition->blocks.empty()) return "no experts";
-  std::string text = fmt::format("{}, {}, {}; glu known from {}", layout.naming, layout.experts, to_string(layout.glu),
-                                 layout.glu_source == "none" ? "nothing" : "the " + layout.glu_source);
-  if (layout.shared_glu) text += fmt::format("; shared expert {}", to_string(*layout.shared_glu));
-  if (layout.optimizer_glu) text += fmt::format("; optimizer {}", to_string(*layout.optimizer_glu));
+  const bool has_experts = !inspection.recognition->blocks.empty();
+  if (!has_experts && !layout.is_dense() && !inspection.recognition->is_adapter) return "no experts";
+  std::string text = explain_layout(layout);
+  if (has_experts && !inspection.recognition->is_adapter)
+    text += fmt::format("; gate and up known from {}",
+                        layout.glu_source == "none" ? "nothing" : "the " + layout.glu_source);
   return html(text);
 }
 

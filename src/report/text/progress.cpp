@@ -73,12 +73,11 @@ std::string progress_line(const ProgressState& state, std::size_t columns) {
     return line;
   };
   if (columns == 0) return joined();
+  // One width for one terminal: a bar that grew and shrank with the text beside it would say nothing.
+  if (const std::size_t width = columns >= 100 ? 20 : columns >= 70 ? 10 : 0; width > 0)
+    pieces[1].text = fmt::format("{} {:>4}", bar_text(share, width), pieces[1].text);
   while (pieces.size() > 1 && joined().size() >= columns)
     pieces.erase(std::ranges::max_element(pieces, {}, &Piece::rank));
-  constexpr std::size_t kLeastBar = 8, kMostBar = 30, kAroundBar = 4;
-  const std::size_t room = columns - std::min(columns, joined().size() + 1);
-  if (room >= kLeastBar + kAroundBar && pieces.size() > 1)
-    pieces[1].text = bar_text(share, std::min(kMostBar, room - kAroundBar)) + " " + pieces[1].text;
   return joined().substr(0, columns - 1);
 }
 

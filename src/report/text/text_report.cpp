@@ -6,40 +6,15 @@
 #include <set>
 #include <sstream>
 
+#include "glu_ckpt/explain_layout.hpp"
 #include "report/report.hpp"
 #include "report/text/diff_report.hpp"
 
 namespace glu_ckpt::report {
 namespace {
 
-/// The layout with the meaning of each word, for those who see them for the first time.
-std::string layout_text(const LayoutAnswers& layout) {
-  if (layout.naming == "adapter") return fmt::format("adapter (LoRA), {} experts", layout.experts);
-  const auto order = [](const Glu& glu) -> std::string {
-    switch (glu.kind) {
-      case Glu::Kind::Split: return "gate and up are two tensors";
-      case Glu::Kind::Contiguous: return "all gate rows, then all up rows";
-      case Glu::Kind::Interleaved:
-        return fmt::format("{0} gate row{1}, then {0} up row{1}, and so on", glu.block_rows,
-                           glu.block_rows == 1 ? "" : "s");
-      case Glu::Kind::Unknown: return "gate and up are one tensor, in an order that no file says";
-      case Glu::Kind::None: return "there is no gate";
-    }
-    return {};
-  };
-  const std::string experts = layout.is_dense()             ? "a dense model"
-                              : layout.experts == "indexed" ? "indexed (a tensor for each expert)"
-                              : layout.experts == "grouped"
-                                  ? "grouped (one tensor for all experts)"
-                                  : "mixed (indexed experts in some layers, grouped in others)";
-  std::string text = fmt::format("{}, {}, {} ({})", layout.naming, experts, to_string(layout.glu), order(layout.glu));
-  if (layout.shared_glu) text += fmt::format(", shared expert {}", to_string(*layout.shared_glu));
-  if (layout.optimizer_glu) text += fmt::format(", optimizer {}", to_string(*layout.optimizer_glu));
-  return text;
-}
-
 std::string adapter_text(const AdapterSummary& adapter, const LayoutAnswers& layout) {
-  std::string text = fmt::format("layout      {}\n", layout_text(layout));
+  std::string text = fmt::format("layout      {}\n", explain_layout(layout));
   std::string base = adapter.base_class;
   if (!adapter.base_name.empty()) base += (base.empty() ? "" : ", ") + adapter.base_name;
   text += fmt::format("base        {}\n", base.empty() ? "not said" : printable(base));
@@ -229,7 +204,7 @@ std::string inspection_text(const Inspection& inspection) {
                         info.record.at("decoded_from"), info.record.at("decoded_as"));
   if (inspection.recognition && !inspection.recognition->blocks.empty()) {
     const LayoutAnswers& layout = inspection.recognition->layout;
-    text += fmt::format("layout      {}\n", layout_text(layout));
+    text += fmt::format("layout      {}\n", explain_layout(layout));
     text += fmt::format("glu from    {}\n", glu_source_text(layout.glu_source));
     text += fmt::format("moe layers  {}: {} experts, hidden size {}, intermediate size {}\n", sums.moe_layers,
                         number_or_mixed(sums.num_experts), number_or_mixed(sums.hidden_size),
@@ -238,7 +213,7 @@ std::string inspection_text(const Inspection& inspection) {
     text += adapter_text(*inspection.adapter, inspection.recognition->layout);
   } else if (inspection.recognition) {
     const LayoutAnswers& layout = inspection.recognition->layout;
-    text += fmt::format("layout      {}\n", layout.is_dense() ? layout_text(layout) : "no experts");
+    text += fmt::format("layout      {}\n", layout.is_dense() ? explain_layout(layout) : "no experts");
   }
   text += size_of_model_text(inspection.size, sums);
   text += layers_text(layer_contents(inspection));
@@ -249,8 +224,8 @@ std::string inspection_text(const Inspection& inspection) {
 
 std::string conversion_text(const Conversion& conversion) {
   const Plan& plan = *conversion.plan;
-  std::string text = fmt::format("from        {}\n", layout_text(plan.from));
-  text += fmt::format("to          {}\n", layout_text(plan.to));
+  std::string text = fmt::format("from        {}\n", explain_layout(plan.from));
+  text += fmt::format("to          {}\n", explain_layout(plan.to));
   text += fmt::format("{} {}\n",
                       conversion.dry_run      ? "would write"
                       : conversion.up_to_date ? "up to date "
