@@ -1,6 +1,10 @@
 #include "io/filesystem.hpp"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -28,6 +32,24 @@ constexpr Magic kMagics[] = {
     {0x01021997, "9p"},  {0x4d44, "vfat"},       {0xf2f52010, "f2fs"},  {0xff534d42, "cifs"},
 };
 
+/// A file for a trial, gone once it is closed: one without a name or, as NFS and most file systems in user space have
+/// none of those, one whose name is removed at once. Not open where the directory cannot be written to.
+File trial_file(const std::filesystem::path& directory, bool direct) {
+  File file = File::unnamed(directory, direct);
+  if (file.is_open() || (errno != EOPNOTSUPP && errno != EISDIR)) return file;
+  static std::atomic<int> number = 0;
+  const auto path = directory / fmt::format(".glu_ckpt.trial.{}.{}", ::getpid(), ++number);
+  try {
+    file = File::try_create(path);
+    if (!file.is_open()) return file;
+    if (direct) file = File::open_direct(path);
+  } catch (const Error&) {
+    file = {};
+  }
+  (void)remove_own(path, Own::MadeHere);
+  return file;
+}
+
 }  // namespace
 
 FilesystemInfo filesystem_of(const std::filesystem::path& path) {
@@ -48,10 +70,10 @@ FilesystemInfo filesystem_of(const std::filesystem::path& path) {
 IoAbilities io_abilities(const std::filesystem::path& directory) {
   constexpr i64 kClonedBytes = i64{64} << 10;
   IoAbilities abilities;
-  const File from = File::unnamed(directory, false), to = File::unnamed(directory, false);
+  const File from = trial_file(directory, false), to = trial_file(directory, false);
   if (!from.is_open() || !to.is_open()) return abilities;
   abilities.known = true;
-  abilities.direct = File::unnamed(directory, true).is_open();
+  abilities.direct = trial_file(directory, true).is_open();
   abilities.locks = from.try_lock() == LockResult::Locked;
   try {
     from.pwrite_exact(std::vector<std::byte>(kClonedBytes), 0);
@@ -68,13 +90,13 @@ std::optional<WriteRates> measure_writes(const std::filesystem::path& directory,
   const int writers = std::clamp(threads, 2, kMostThreads);
   const FilesystemInfo filesystem = filesystem_of(directory);
   if (filesystem.free_bytes < 8 * writers * kOfThread) return std::nullopt;
-  const bool direct = File::unnamed(directory, true).is_open();
+  const bool direct = trial_file(directory, true).is_open();
   const PageBytes pages = make_pages(kPiece);
   std::memset(pages.get(), 1, static_cast<std::size_t>(kPiece));
   const auto rate = [&](int count) {
     std::vector<File> files;
     for (int i = 0; i < count; ++i) {
-      files.push_back(File::unnamed(directory, direct));
+      files.push_back(trial_file(directory, direct));
       if (!files.back().is_open()) return 0.0;
       if (!filesystem.is_in_memory()) files.back().reserve(writers * kOfThread / count);
     }

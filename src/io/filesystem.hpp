@@ -22,9 +22,10 @@ struct FilesystemInfo {
   i64 block_bytes = 0;
 };
 
-/// The abilities of a directory's filesystem, tried on files without a name.
+/// The abilities of a directory's filesystem, tried on files without a name or, where it has none, on files whose name
+/// is removed at once.
 struct IoAbilities {
-  /// False where the directory cannot be written to, or has no files without a name; then nothing else is known.
+  /// False where the directory cannot be written to; then nothing else is known.
   bool known = false;
   /// Writes past the page cache.
   bool direct = false;
@@ -42,7 +43,8 @@ struct WriteRates {
   double one_file = 0;
   double several_files = 0;
 };
-/// Tried on files without a name. Nothing where those cannot be made, the disk has too little room, or a write fails.
+/// Tried on files as io_abilities() has them. Nothing where those cannot be made, the disk has too little room, or a
+/// write fails.
 std::optional<WriteRates> measure_writes(const std::filesystem::path& directory, int threads);
 
 /// The filesystem of the nearest directory that exists at or above `path`. Throws Io.

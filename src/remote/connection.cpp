@@ -107,6 +107,35 @@ void look_up_alone() {
 #endif
 }
 
+/// What getaddrinfo() says of a host.
+struct LookUp {
+  LookUp() = default;
+  LookUp(const LookUp&) = delete;
+  LookUp& operator=(const LookUp&) = delete;
+  ~LookUp() {
+    if (found != nullptr) ::freeaddrinfo(found);
+  }
+
+  int error = 0;
+  /// Where the error is EAI_SYSTEM.
+  int system_error = 0;
+  addrinfo* found = nullptr;
+};
+
+/// Servers of names may take half a minute to give up. Throws Interrupted before that where it is asked for.
+std::shared_ptr<const LookUp> addresses_of(const std::string& host, int port) {
+  look_up_alone();
+  const auto look_up = std::make_shared<LookUp>();
+  run_stoppably([look_up, host, port] {
+    addrinfo hints{};
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = AI_NUMERICSERV;
+    look_up->error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &look_up->found);
+    look_up->system_error = errno;
+  });
+  return look_up;
+}
+
 /// Makes a call again that fails with EAGAIN after each turn in vain.
 template <typename Call>
 ssize_t patiently(i64 timeout_ms, const Call& call) {
@@ -246,18 +275,13 @@ void Connection::close() {
 }
 
 void Connection::connect_to(const std::string& host, int port) {
-  look_up_alone();
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  const int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
-  if (error != 0)
-    throw NetworkFailure(fmt::format("the address of {} is not found ({})", name_,
-                                     error == EAI_SYSTEM ? reason_of(errno) : ::gai_strerror(error)));
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> list(found, &::freeaddrinfo);
+  const std::shared_ptr<const LookUp> look_up = addresses_of(host, port);
+  if (look_up->error != 0)
+    throw NetworkFailure(
+        fmt::format("the address of {} is not found ({})", name_,
+                    look_up->error == EAI_SYSTEM ? reason_of(look_up->system_error) : ::gai_strerror(look_up->error)));
   int failed = 0;
-  for (const addrinfo* at = list.get(); at != nullptr; at = at->ai_next) {
+  for (const addrinfo* at = look_up->found; at != nullptr; at = at->ai_next) {
     failed = socket_.connect(*at);
     if (failed == 0) return;
     socket_.close();

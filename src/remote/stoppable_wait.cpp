@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <condition_variable>
+#include <memory>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -58,6 +61,28 @@ void wait_stoppably(i64 milliseconds) {
     std::this_thread::sleep_for(std::min<Clock::duration>(end - now, std::chrono::milliseconds(kGlanceMs)));
   }
   check_stop();
+}
+
+void run_stoppably(const std::function<void()>& call) {
+  struct Ended {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool is = false;
+  };
+  const auto ended = std::make_shared<Ended>();
+  try {
+    std::thread([call, ended] {
+      call();
+      const std::lock_guard lock(ended->mutex);
+      ended->is = true;
+      ended->changed.notify_all();
+    }).detach();
+  } catch (const std::system_error&) {
+    // No thread can be had: then it is not stopped.
+    return call();
+  }
+  std::unique_lock lock(ended->mutex);
+  while (!ended->changed.wait_for(lock, std::chrono::milliseconds(kGlanceMs), [&] { return ended->is; })) check_stop();
 }
 
 }  // namespace glu_ckpt

@@ -1,6 +1,8 @@
 #pragma once
 /// Waits for servers and between tries, which end when the calls that wait are to stop.
 
+#include <functional>
+
 #include "glu_ckpt/run_options.hpp"
 
 namespace glu_ckpt {
@@ -28,5 +30,9 @@ void check_stop();
 
 /// Waits so long, or throws Interrupted as soon as is_stop_asked().
 void wait_stoppably(i64 milliseconds);
+
+/// Runs a call that nothing interrupts, such as getaddrinfo(), on a thread of its own, and waits for its end. Throws
+/// Interrupted as soon as is_stop_asked(); the call goes on then, so that it owns all that it uses. It throws nothing.
+void run_stoppably(const std::function<void()>& call);
 
 }  // namespace glu_ckpt

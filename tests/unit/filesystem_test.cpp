@@ -1,8 +1,10 @@
 #include "io/filesystem.hpp"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <cstdlib>
 
 #include "support/both_systems.hpp"
 #include "support/slug_of.hpp"
@@ -35,6 +37,34 @@ TEST(Filesystem, FreeSpaceIsThatOfThePath) {
   EXPECT_EQ(filesystem_of("/").type, "ext4");
   memory.fail(CallKind::Statfs, 3, EIO);
   EXPECT_EQ(slug_of([] { filesystem_of("/"); }), "io");
+}
+
+/// As NFS, and most file systems in user space.
+class NoNamelessFiles final : public SystemCalls {
+ public:
+  int open(const char* path, int flags, mode_t mode) override {
+    if ((flags & O_TMPFILE) != O_TMPFILE) return SystemCalls::open(path, flags, mode);
+    errno = EOPNOTSUPP;
+    return -1;
+  }
+};
+
+TEST(Filesystem, WithoutNamelessFilesIsTriedAllTheSame) {
+  std::string pattern = (std::filesystem::path(testing::TempDir()) / "nameless_XXXXXX").string();
+  const std::filesystem::path dir = ::mkdtemp(pattern.data());
+  const IoAbilities expected = io_abilities(dir);
+  ASSERT_TRUE(expected.known);
+  NoNamelessFiles calls;
+  const SystemCallsScope scope(calls);
+  const IoAbilities found = io_abilities(dir);
+  EXPECT_TRUE(found.known);
+  EXPECT_EQ(found.direct, expected.direct);
+  EXPECT_EQ(found.clones, expected.clones);
+  EXPECT_EQ(found.locks, expected.locks);
+  EXPECT_TRUE(measure_writes(dir, 2).has_value());
+  EXPECT_EQ(list_directory(dir), std::vector<std::string>{});
+  EXPECT_FALSE(io_abilities(dir / "nowhere").known);
+  std::filesystem::remove_all(dir);
 }
 
 TEST(Filesystem, OneWithoutANameIsANumber) { EXPECT_EQ(filesystem_of("/proc").type, "0x9fa0"); }

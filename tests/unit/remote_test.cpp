@@ -3,7 +3,9 @@
 #include <openssl/sha.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <memory>
 #include <random>
 #include <thread>
 
@@ -187,6 +189,28 @@ TEST(StoppableWait, EndsWithTheLastCall) {
   EXPECT_EQ(slug_of([] { wait_stoppably(60'000); }), "interrupted");
   later.join();
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
+/// A look-up of a name cannot be interrupted, but whoever waits for it can.
+TEST(StoppableWait, LeavesACallThatNothingInterrupts) {
+  bool is_done = false;
+  run_stoppably([&] { is_done = true; });
+  EXPECT_TRUE(is_done);
+  StopToken stop;
+  const WaitingCall call(&stop);
+  const auto go = std::make_shared<std::atomic<bool>>(false), ended = std::make_shared<std::atomic<bool>>(false);
+  std::thread asks([&] { stop.request(); });
+  EXPECT_EQ(slug_of([&] {
+              run_stoppably([go, ended] {
+                while (!*go) std::this_thread::yield();
+                *ended = true;
+              });
+            }),
+            "interrupted");
+  asks.join();
+  EXPECT_FALSE(*ended);
+  *go = true;
+  while (!*ended) std::this_thread::yield();
 }
 
 }  // namespace

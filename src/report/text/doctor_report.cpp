@@ -48,7 +48,7 @@ std::string doctor_text(const Doctor& doctor) {
   text += line("filesystem",
                fmt::format("{}: {}, {} free", printable(doctor.path), doctor.filesystem, size_text(doctor.free_bytes)));
   if (!doctor.io_known)
-    text += line("", "what else it can do is not known: no unnamed file can be made there");
+    text += line("", "what else it can do is not known: no file can be made there");
   else
     text += line("", fmt::format("writes go {}; blocks {}",
                                  doctor.direct_io ? "past the page cache (O_DIRECT)"
