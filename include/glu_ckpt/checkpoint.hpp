@@ -179,8 +179,9 @@ class Source {
   /// Fills the pieces, one after the other, from byte `offset` of the tensor that info().inventory.tensors[tensor]
   /// describes. Thread safe. Throws Io, SourceChanged.
   virtual void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const = 0;
-  /// Returns whether some of what was read, by any thread, may be NaN. Only a source that decodes knows better.
-  virtual bool may_have_read_nan() const { return true; }
+  /// Returns whether some of what was read, by any thread, may be NaN or infinite. Only a source that decodes or
+  /// encodes knows better.
+  virtual bool may_have_read_nan_or_infinity() const { return true; }
   /// Returns null where the format has nothing to check.
   virtual const ContentCheck* content_check() const = 0;
   /// Returns null where tensors are in no files, or in pieces of them.

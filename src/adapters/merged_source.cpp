@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "core/fail.hpp"
 #include "core/float_rows.hpp"
 #include "core/kept.hpp"
 #include "format/both_checks.hpp"
@@ -36,11 +37,12 @@ struct Lines {
 class MergedSource final : public Source {
  public:
   MergedSource(const Source& source, std::unique_ptr<Source> adapter, std::vector<MergedMatrix> matrices,
-               const std::string& program, MergePath path)
+               const std::string& program, MergePath path, SimdLevel level)
       : source_(&source),
         adapter_(std::move(adapter)),
         matrices_(std::move(matrices)),
         path_(path),
+        level_(level),
         checks_(source, *adapter_) {
     info_ = source.info();
     std::size_t first = 0;
@@ -83,14 +85,15 @@ class MergedSource final : public Source {
     }
   }
 
-  bool may_have_read_nan() const override { return true; }
+  bool may_have_read_nan_or_infinity() const override { return true; }
   const ContentCheck* content_check() const override { return checks_.get(); }
   const FileBacked* file_backed() const override { return nullptr; }
 
   void own(std::unique_ptr<Source> source) { owned_ = std::move(source); }
 
  private:
-  /// Adds what belongs to the bytes [offset, offset + out.size()) of a tensor.
+  /// Adds what belongs to the bytes [offset, offset + out.size()) of a tensor. Throws NotExact where a finite weight
+  /// becomes infinite or NaN.
   void merge(const std::pair<std::size_t, std::size_t>& range, i64 offset, std::span<std::byte> out) const {
     for (std::size_t i = range.first; i < range.second; ++i) {
       const Matrix& matrix = matrices_[i].matrix;
@@ -102,6 +105,33 @@ class MergedSource final : public Source {
       is_transposed(matrix) ? merge_columns(matrices_[i], *lines, offset, out)
                             : merge_rows(matrices_[i], *lines, offset, out);
     }
+    const Matrix& first = matrices_[range.first].matrix;
+    if (count_not_finite(out, first.dtype) > 0) check_finite(first.tensor, offset, out);
+  }
+
+  /// Weights that are not finite by themselves are moved as they are.
+  void check_finite(std::size_t tensor, i64 offset, std::span<const std::byte> out) const {
+    const TensorRef& weights = info_.inventory.tensors[tensor];
+    const i64 size = dtype_bits(weights.dtype) / 8;
+    std::vector<std::byte> before(out.size());
+    source_->read(tensor, offset, before);
+    for (i64 at = 0; at < std::ssize(out); at += size) {
+      const float weight = widen_element(before.data() + at, weights.dtype);
+      const float sum = widen_element(out.data() + at, weights.dtype);
+      if (std::isfinite(sum) || !std::isfinite(weight)) continue;
+      std::vector<i64> index(weights.shape.size());
+      i64 rest = (offset + at) / size;
+      for (std::size_t axis = index.size(); axis-- > 0; rest /= weights.shape[axis])
+        index[axis] = rest % weights.shape[axis];
+      const std::string adapter = adapter_->path().filename().string();
+      const std::string why =
+          std::isnan(sum) ? "a factor or a magnitude of the adapter is no finite number, or the norm of a row is 0"
+                          : fmt::format("the sum is more than {} has", dtype_name(weights.dtype));
+      fail(ErrorCode::NotExact, {{}, weights.name},
+           "'{}': element [{}] is {}, and {} with the adapter '{}' merged: {}. Find out what wrote such numbers{}",
+           weights.name, fmt::join(index, ", "), weight, std::isnan(sum) ? "NaN" : "infinite", adapter, why,
+           std::isnan(sum) || weights.dtype == Dtype::F32 ? "" : ", or merge into a model of --dtype '*=f32'");
+    }
   }
 
   void add(const MergedMatrix& merged, const Lines& lines, i64 line, const float* vectors, i64 stride, Dtype dtype,
@@ -110,7 +140,7 @@ class MergedSource final : public Source {
     const auto coefficients = std::span(lines.coefficients).subspan(static_cast<std::size_t>(line) * rank, rank);
     const Merging& merging = merged.merging;
     if (path_ == MergePath::Fast)
-      add_product(coefficients, vectors, stride, merging, dtype, data, count, scales);
+      add_product(coefficients, vectors, stride, merging, dtype, data, count, scales, level_);
     else
       add_product_one_by_one(coefficients, vectors, stride, merging, dtype, data, count, scales);
   }
@@ -232,6 +262,7 @@ class MergedSource final : public Source {
   std::unique_ptr<Source> adapter_;
   std::vector<MergedMatrix> matrices_;
   MergePath path_;
+  SimdLevel level_;
   BothChecks checks_;
   CheckpointInfo info_;
   /// The first of a tensor's matrices, and the one behind its last.
@@ -243,8 +274,8 @@ class MergedSource final : public Source {
 }  // namespace
 
 void merge_source(std::unique_ptr<Source>& source, std::unique_ptr<Source> adapter, std::vector<MergedMatrix> matrices,
-                  const std::string& program, MergePath path) {
-  auto merged = std::make_unique<MergedSource>(*source, std::move(adapter), std::move(matrices), program, path);
+                  const std::string& program, MergePath path, SimdLevel level) {
+  auto merged = std::make_unique<MergedSource>(*source, std::move(adapter), std::move(matrices), program, path, level);
   merged->own(std::move(source));
   source = std::move(merged);
 }

@@ -18,7 +18,7 @@ enum class MergePath {
 /// source stays. Factors are read when they are needed, and at most kFactorBytes of them are kept. The files of the
 /// adapter are checked like the model's, the record says `merged` and `merged_as`, and digests in it are dropped.
 void merge_source(std::unique_ptr<Source>& source, std::unique_ptr<Source> adapter, std::vector<MergedMatrix> matrices,
-                  const std::string& program, MergePath path);
+                  const std::string& program, MergePath path, SimdLevel level = simd_levels().front());
 
 /// Factors that a source keeps in memory, or those of one matrix.
 constexpr i64 kFactorBytes = i64{64} << 20;

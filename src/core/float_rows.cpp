@@ -14,7 +14,7 @@ using u16 = std::uint16_t;
 static_assert(std::endian::native == std::endian::little);
 
 constexpr u32 kF32Infinity = 0x7f80'0000;
-constexpr u16 kBf16Infinity = 0x7f80;
+constexpr u16 kBf16Infinity = 0x7f80, kF16Infinity = 0x7c00;
 /// The exponent of fp16's subnormals as fp32 counts exponents; the bits by which fp32's mantissa is longer.
 constexpr u32 kF16SubnormalExponent = 127 - 14;
 constexpr u32 kF16Shift = 13;
@@ -166,7 +166,8 @@ float round_to(float value, Dtype dtype) {
 }
 
 i64 count_not_finite(std::span<const std::byte> bytes, Dtype dtype) {
-  return dtype == Dtype::BF16 ? count_from<u16>(bytes, kBf16Infinity) : count_from<u32>(bytes, kF32Infinity);
+  if (dtype == Dtype::F32) return count_from<u32>(bytes, kF32Infinity);
+  return count_from<u16>(bytes, dtype == Dtype::BF16 ? kBf16Infinity : kF16Infinity);
 }
 
 bool can_round(Dtype from, Dtype to) {
@@ -175,7 +176,6 @@ bool can_round(Dtype from, Dtype to) {
 }
 
 bool rounds_to(std::span<const std::byte> wide, Dtype from, std::span<const std::byte> narrow, Dtype to) {
-  constexpr u16 kF16Infinity = 0x7c00;
   constexpr u64 kF64Infinity = u64{0x7ff} << 52;
   const auto as_is = [](auto bits) { return bits; };
   if (to == Dtype::F64) return all_round<u64, u64>(wide, narrow, kF64Infinity, as_is);

@@ -29,7 +29,7 @@ float round_to(float value, Dtype dtype);
 std::uint16_t round_to_bf16(std::uint32_t fp32);
 std::uint16_t round_to_f16(std::uint32_t fp32);
 
-/// Counts the elements of `bytes`, at any address, that are NaN or infinite, of BF16 or F32.
+/// Counts the elements of `bytes`, at any address, that are NaN or infinite, of BF16, F16 or F32.
 i64 count_not_finite(std::span<const std::byte> bytes, Dtype dtype);
 
 /// Returns whether values of `from` determine those of `to`: fp32 those of bf16 and fp16, and each float dtype its own.

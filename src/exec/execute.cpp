@@ -236,7 +236,7 @@ class Execution {
     const auto produced = Clock::now();
     sums.source = reader.sum();
     if (options_.output_leaves != nullptr) options_.output_leaves->add(task.tensor, task.begin, made, sums.output);
-    if (source_.may_have_read_nan() && std::ranges::binary_search(options_.count_nans_of, task.tensor))
+    if (source_.may_have_read_nan_or_infinity() && std::ranges::binary_search(options_.count_nans_of, task.tensor))
       sums.nans = count_not_finite(made, plan_.outputs[task.tensor].dtype);
     if (options_.times != nullptr) {
       options_.times->reading += reader.reading_ns();

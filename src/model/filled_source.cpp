@@ -53,7 +53,9 @@ class FilledSource final : public WrappedSource {
     const Filled& filled = filled_.at(tensor - own_tensors_);
     (filled.is_own ? stored() : *other_).read_scattered(filled.tensor, offset, pieces);
   }
-  bool may_have_read_nan() const override { return WrappedSource::may_have_read_nan() || other_->may_have_read_nan(); }
+  bool may_have_read_nan_or_infinity() const override {
+    return WrappedSource::may_have_read_nan_or_infinity() || other_->may_have_read_nan_or_infinity();
+  }
   const ContentCheck* content_check() const override { return checks_.get(); }
 
  private:

@@ -15,7 +15,7 @@ class WrappedSource : public Source {
   void own(std::unique_ptr<Source> source) { stored_ = std::move(source); }
 
   const CheckpointInfo& info() const override { return info_; }
-  bool may_have_read_nan() const override { return stored_->may_have_read_nan(); }
+  bool may_have_read_nan_or_infinity() const override { return stored_->may_have_read_nan_or_infinity(); }
   const ContentCheck* content_check() const override { return stored_->content_check(); }
   const FileBacked* file_backed() const override { return nullptr; }
 

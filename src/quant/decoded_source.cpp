@@ -404,7 +404,7 @@ class DecodedSource final : public Source {
     WeightReader(*source_, weight, to_, path_, dtype_of_products(weight), met_special_).read(offset, pieces);
   }
 
-  bool may_have_read_nan() const override { return met_special_; }
+  bool may_have_read_nan_or_infinity() const override { return met_special_; }
 
   void read_unrounded(std::size_t tensor, i64 first, std::span<float> low, std::span<float> high) const {
     const QuantizedTensor& weight = weight_of(entries_.at(tensor));

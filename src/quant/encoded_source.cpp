@@ -385,7 +385,7 @@ class EncodedSource final : public Source {
   }
 
   /// Weights that are not finite are refused.
-  bool may_have_read_nan() const override { return false; }
+  bool may_have_read_nan_or_infinity() const override { return false; }
   const ContentCheck* content_check() const override { return source_->content_check(); }
   const FileBacked* file_backed() const override { return nullptr; }
 

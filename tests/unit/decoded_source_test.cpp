@@ -85,7 +85,7 @@ std::vector<std::byte> decoded(const std::vector<MemoryTensor>& tensors, const Q
     source->read(0, at,
                  std::span(bytes).subspan(static_cast<std::size_t>(at),
                                           static_cast<std::size_t>(std::min(piece, tensor.bytes - at))));
-  EXPECT_TRUE(source->may_have_read_nan() || count_not_finite(bytes, to) == 0);
+  EXPECT_TRUE(source->may_have_read_nan_or_infinity() || count_not_finite(bytes, to) == 0);
   return bytes;
 }
 
@@ -253,10 +253,10 @@ TEST(DecodedSource, WhatMayBeNanIsKnown) {
     source = decode_source(std::move(source), std::move(found), Dtype::BF16, path);
     std::vector<std::byte> row(128);
     source->read(0, 128 * 40, row);
-    EXPECT_EQ(source->may_have_read_nan(), std::isinf(scale)) << "another row";
+    EXPECT_EQ(source->may_have_read_nan_or_infinity(), std::isinf(scale)) << "another row";
     for (const i64 begin : {0, 1}) source->read(0, 128 * begin, row);
     EXPECT_EQ(count_not_finite(row, Dtype::BF16) > 0, code != 0x12 && code != 0x7e);
-    return source->may_have_read_nan();
+    return source->may_have_read_nan_or_infinity();
   };
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
   for (const DecodePath path : {DecodePath::Fast, DecodePath::Plain}) {

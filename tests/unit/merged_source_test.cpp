@@ -5,7 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
+#include <limits>
 #include <random>
 
 #include "core/float_rows.hpp"
@@ -95,20 +97,22 @@ TEST(MergedSource, AnyCutOfAReadGivesTheBytesOfTheWhole) {
   for (const bool by_columns : {false, true}) {
     const std::vector<i64> shape =
         by_columns ? std::vector<i64>{2, kCols, 2 * kRows} : std::vector<i64>{2, 2 * kRows, kCols};
-    const auto open = [&](MergePath path) {
+    const auto open = [&](MergePath path, SimdLevel level) {
       std::unique_ptr<Source> base = std::make_unique<MemorySource>(
           std::vector<MemoryTensor>{{"experts", Dtype::BF16, shape, stored(numbers(kBytes / 2, 5), Dtype::BF16)}});
       auto adapter = std::make_unique<MemorySource>(
           std::vector<MemoryTensor>{{"a", Dtype::F32, {6, kCols}, stored(numbers(6 * kCols, 6), Dtype::F32)},
                                     {"b", Dtype::F32, {2 * kRows, 6}, stored(numbers(2 * kRows * 6, 7), Dtype::F32)}});
-      merge_source(base, std::move(adapter), two_experts(kRows, kCols, by_columns), "peft", path);
+      merge_source(base, std::move(adapter), two_experts(kRows, kCols, by_columns), "peft", path, level);
       return base;
     };
-    const auto source = open(MergePath::Fast), plain = open(MergePath::Plain);
+    const auto source = open(MergePath::Fast, simd_levels().front()), plain = open(MergePath::Plain, SimdLevel::Plain);
     std::vector<std::byte> whole(kBytes), other(kBytes);
-    source->read(0, 0, whole);
-    plain->read(0, 0, other);
-    EXPECT_EQ(whole, other);
+    plain->read(0, 0, whole);
+    for (const SimdLevel level : simd_levels()) {
+      open(MergePath::Fast, level)->read(0, 0, other);
+      EXPECT_EQ(whole, other) << static_cast<int>(level);
+    }
     EXPECT_NE(whole, stored(numbers(kBytes / 2, 5), Dtype::BF16));
     for (i64 begin = 0; begin < kBytes; begin += 3)
       for (const i64 length : {1, 2, 5, 24, 77}) {
@@ -119,6 +123,63 @@ TEST(MergedSource, AnyCutOfAReadGivesTheBytesOfTheWhole) {
         ASSERT_EQ(std::memcmp(part.data(), whole.data() + begin, part.size()), 0) << begin << " " << length;
       }
   }
+}
+
+/// A finite weight that becomes infinite or NaN is refused by name; those that are so by themselves are moved.
+TEST(MergedSource, NoWeightBecomesInfiniteOrNan) {
+  constexpr i64 kRows = 3, kCols = 4;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const Dtype dtype : {Dtype::BF16, Dtype::F16, Dtype::F32})
+    for (const MergePath path : {MergePath::Fast, MergePath::Plain})
+      for (const bool by_columns : {false, true}) {
+        const auto read = [&](float weight, float factor) {
+          std::vector<float> weights(kRows * kCols, 1), a(kCols, 0), b(kRows, 1);
+          weights[by_columns ? 7 : 6] = weight;
+          a[2] = factor;
+          const i64 size = dtype_bits(dtype) / 8;
+          std::unique_ptr<Source> source = std::make_unique<MemorySource>(std::vector<MemoryTensor>{
+              {"w", dtype, by_columns ? std::vector<i64>{kCols, kRows} : std::vector<i64>{kRows, kCols},
+               stored(weights, dtype)}});
+          MergedMatrix one;
+          one.matrix = {.tensor = 0,
+                        .role = Role::Up,
+                        .dtype = dtype,
+                        .rows = kRows,
+                        .cols = kCols,
+                        .element_bytes = size,
+                        .place = by_columns ? Placement{0, kRows, 0, size, kRows * size}
+                                            : Placement{0, kRows, 0, kCols * size, size},
+                        .tail = {}};
+          one.factors = {.a = 0, .b = 1, .rank = 1, .inputs = kCols, .outputs = kRows};
+          one.merging = {1.0F, false};
+          merge_source(source,
+                       std::make_unique<MemorySource>(
+                           std::vector<MemoryTensor>{{"a", Dtype::F32, {1, kCols}, stored(a, Dtype::F32)},
+                                                     {"b", Dtype::F32, {kRows, 1}, stored(b, Dtype::F32)}}),
+                       {one}, "peft", path);
+          std::vector<std::byte> whole(static_cast<std::size_t>(kRows * kCols * size));
+          source->read(0, 0, whole);
+          return count_not_finite(whole, dtype);
+        };
+        const float most = dtype == Dtype::F16 ? 65504 : dtype == Dtype::BF16 ? 0x1.FEp127F : 0x1.FFFFFEp127F;
+        const std::string at = by_columns ? "element [2, 1] is " : "element [1, 2] is ";
+        for (const float factor : {most, kInfinity, std::numeric_limits<float>::quiet_NaN()}) try {
+            (void)read(most, factor);
+            ADD_FAILURE() << factor;
+          } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ErrorCode::NotExact);
+            EXPECT_EQ(error.tensor(), "w");
+            const std::string what = error.what();
+            // The first of those that are infinite or NaN is another one where the factor is.
+            if (factor == most) {
+              EXPECT_NE(what.find(at), what.npos) << what;
+            }
+            EXPECT_NE(what.find(std::isnan(factor) ? ", and NaN with" : ", and infinite with"), what.npos) << what;
+          }
+        EXPECT_EQ(read(most, 0), 0);
+        EXPECT_EQ(read(kInfinity, 1), 1);
+        EXPECT_EQ(read(std::numeric_limits<float>::quiet_NaN(), 1), 1);
+      }
 }
 
 }  // namespace
