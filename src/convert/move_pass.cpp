@@ -1,6 +1,8 @@
 #include "convert/move_pass.hpp"
 
 #include <algorithm>
+#include <limits>
+#include <map>
 #include <set>
 #include <span>
 #include <vector>
@@ -24,6 +26,21 @@ std::vector<std::size_t> decoded_outputs(const Conversion& conversion) {
     if (std::ranges::binary_search(decoded, move.src)) outputs.insert(move.dst);
   for (const std::size_t repeating : conversion.plan.repeats) outputs.erase(repeating);
   return {outputs.begin(), outputs.end()};
+}
+
+/// Orders the tasks of each file by the tensors that they are made of: the scales of a weight then follow its codes,
+/// which need the same bytes (EncodedSource keeps the scales until then). In the file all scales may come first.
+void order_by_source(std::vector<Task>& tasks, const Plan& plan) {
+  std::vector<std::size_t> source_of(plan.outputs.size(), std::numeric_limits<std::size_t>::max());
+  for (const Move& move : plan.moves) source_of[move.dst] = std::min(source_of[move.dst], move.src);
+  std::map<std::size_t, std::vector<std::size_t>> places;
+  for (std::size_t i = 0; i < tasks.size(); ++i) places[plan.outputs[tasks[i].tensor].shard].push_back(i);
+  const std::vector<Task> given = tasks;
+  for (const auto& [file, of_file] : places) {
+    std::vector<std::size_t> sorted = of_file;
+    std::ranges::stable_sort(sorted, {}, [&](std::size_t i) { return source_of[given[i].tensor]; });
+    for (std::size_t i = 0; i < sorted.size(); ++i) tasks[of_file[i]] = given[sorted[i]];
+  }
 }
 
 /// Rank 0's tasks for all: another rank with other hardware would cut them elsewhere.
@@ -137,6 +154,7 @@ Moved move_pass(const Conversion& conversion, const ExpectedOutput& expected, co
   execution.times = &stage.times();
   execution.log = &log;
   TaskPlan tasks = plan_tasks(plan, *conversion.backend, execution);
+  if (!conversion.options.from.encode.empty()) order_by_source(tasks.tasks, plan);
   tasks.tasks = share_tasks(std::move(tasks.tasks), plan, ranks);
   const auto run = [&] {
     TaskQueue queue(ranks, task_bytes(tasks.tasks));

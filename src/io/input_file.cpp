@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/checked_math.hpp"
+#include "io/filesystem.hpp"
 #include "io/page_bytes.hpp"
 
 namespace glu_ckpt {
@@ -87,6 +88,8 @@ bool InputFile::reads_past_cache() const {
   std::call_once(opened_, [&] {
     try {
       if (!file_.belongs_to_user()) return;
+      // Nothing is read from a device there, and no look at the cache is needed.
+      if (filesystem_of(file_.path()).is_in_memory()) return;
       direct_ = File::open_read_direct(file_.path());
       if (!direct_.is_open()) return;
       if (direct_.is_among_last(kSpareDescriptors)) {

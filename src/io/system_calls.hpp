@@ -42,8 +42,8 @@ class SystemCalls {
   virtual int fallocate(int descriptor, int mode, i64 offset, i64 bytes);
   virtual int ftruncate(int descriptor, i64 bytes);
   virtual int posix_fadvise(int descriptor, i64 offset, i64 bytes, int advice);
-  /// mincore() of a part of a file: how many of these bytes are in the page cache. Linux says all of them of a file
-  /// that the caller neither owns nor may write to.
+  /// cachestat(), or mincore(), of a part of a file: how many bytes the pages hold that are in the page cache. Linux
+  /// says all of them of a file that the caller neither owns nor may write to.
   virtual i64 cached_bytes(int descriptor, i64 offset, i64 bytes);
   virtual int flock(int descriptor, int operation);
   virtual int fchmod(int descriptor, mode_t mode);

@@ -35,11 +35,13 @@ bool encodes_shape(const Encoder& encoder, const TensorRef& stored);
 void check_encodable(const Encoder& encoder, const TensorRef& stored, bool turned = false);
 
 /// Replaces a source by one whose `weights`, sorted by their tensors, are codes and scales; where it throws, the source
-/// stays. Bytes are encoded when they are read, and nothing is kept but second scales. Its quantization_config is as
+/// stays. Bytes are encoded when they are read, and nothing is kept but second scales, and
+/// the scales of the weights whose codes were read last. Its quantization_config is as
 /// the program of the encoder writes it, and its record has `encoded_as`, `encoder` and, on the fast path, the errors
 /// (`encode_error`), of a large model those of a part of its weights. read() throws NotExact, naming the tensor, where
-/// a weight is NaN or infinite, or where the program would write codes that are NaN or decode to infinity.
+/// a weight is NaN or infinite, or where the program would write codes that are NaN or decode to infinity. Every level
+/// of instructions gives the same bits.
 void encode_source(std::unique_ptr<Source>& source, const Encoder& encoder, std::vector<EncodedWeight> weights,
-                   EncodePath path);
+                   EncodePath path, SimdLevel level = simd_levels().front());
 
 }  // namespace glu_ckpt

@@ -68,20 +68,27 @@ std::size_t find(const Source& source, std::string_view name) {
   return static_cast<std::size_t>(std::ranges::find(tensors, name, &TensorRef::name) - tensors.begin());
 }
 
-TEST(EncodedSource, HasTheBitsOfThePrograms) {
+TEST(EncodedSource, HasTheBitsOfTheProgramsOnEachSetOfInstructions) {
   const std::vector<Fixture> all = fixtures();
   ASSERT_GE(all.size(), 59U);
+  std::vector<std::pair<EncodePath, SimdLevel>> ways = {{EncodePath::Plain, SimdLevel::Plain}};
+  for (const SimdLevel level : simd_levels()) ways.emplace_back(EncodePath::Fast, level);
   for (const Fixture& fixture : all)
-    for (const EncodePath path : {EncodePath::Fast, EncodePath::Plain}) {
-      SCOPED_TRACE(fixture.word + " " + fixture.program + " " + fixture.weight + " " + fixture.share);
+    for (const auto& [path, level] : ways) {
+      SCOPED_TRACE(fmt::format("{} {} {} {}, path {}, level {}", fixture.word, fixture.program, fixture.weight,
+                               fixture.share, static_cast<int>(path), static_cast<int>(level)));
       std::unique_ptr<Source> source =
           open_source(support::home_of("").parent_path().parent_path() / "encode/input.safetensors");
       const std::size_t weight = find(*source, fixture.weight);
       const std::size_t other = find(*source, fixture.weight == "gate" ? "up" : "gate");
       EncodedWeight encoded{weight, "experts", {}};
       if (fixture.share == "shared") encoded.shares_with = {other};
-      encode_source(source, find_encoder(fixture.word, fixture.program), {encoded}, path);
+      encode_source(source, find_encoder(fixture.word, fixture.program), {encoded}, path, level);
       const std::size_t first = weight;
+      // Before the codes or after them: their scales are kept.
+      if (path == EncodePath::Plain || level != simd_levels().front()) {
+        EXPECT_EQ(sum_of(*source, first + 1, 97), fixture.scales);
+      }
       EXPECT_EQ(sum_of(*source, first, 1 << 30), fixture.codes);
       EXPECT_EQ(sum_of(*source, first + 1, 1 << 30), fixture.scales);
       EXPECT_EQ(fixture.second == "-" ? "-" : sum_of(*source, first + 2, 1 << 30), fixture.second);
