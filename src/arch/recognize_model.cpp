@@ -21,6 +21,7 @@
 #include "core/float_rows.hpp"
 #include "core/parse_number.hpp"
 #include "layout/adapter_names.hpp"
+#include "layout/expert_block.hpp"
 #include "layout/layout_table.hpp"
 #include "layout/tensor_kinds.hpp"
 
@@ -354,13 +355,10 @@ bool is_in_memory(const Recognition& model, const std::string& type) {
 /// A model that talks has experts of its own, of other sizes, beside the language model's: they are none of its
 /// tensors.
 void leave_other_models(Recognition& model) {
-  const auto is_other = [](const ExpertBlock& block) {
-    return block.stack != "decoder" && block.stack != "mtp" && !block.stack.starts_with("mtp.");
-  };
   for (const ExpertBlock& block : model.blocks)
-    if (is_other(block))
+    if (is_of_other_model(block))
       for (const Matrix& matrix : block.matrices) model.others.push_back(matrix.tensor);
-  std::erase_if(model.blocks, is_other);
+  std::erase_if(model.blocks, is_of_other_model);
   std::ranges::sort(model.others);
   model.others.erase(std::unique(model.others.begin(), model.others.end()), model.others.end());
 }

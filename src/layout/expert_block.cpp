@@ -500,4 +500,8 @@ bool axes_fit(const BlockParts& parts, const Inventory& inventory, Axes axes) {
   return out_in(*fc1) == MatrixShape{second.cols * (fused != nullptr ? 2 : 1), second.rows};
 }
 
+bool is_of_other_model(const ExpertBlock& block) {
+  return block.stack != "decoder" && block.stack != "mtp" && !block.stack.starts_with("mtp.");
+}
+
 }  // namespace glu_ckpt

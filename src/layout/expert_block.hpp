@@ -61,4 +61,7 @@ i64 fused_block_rows(const Glu& glu, i64 intermediate, const ElementGrid& grid, 
 /// both: [2F, H] with [H, F] against [H, 2F] with [F, H] would need H = F and H = 2F.
 bool axes_fit(const BlockParts& parts, const Inventory& inventory, Axes axes);
 
+/// Returns whether a block is of another model beside the language model, such as one that talks.
+bool is_of_other_model(const ExpertBlock& block);
+
 }  // namespace glu_ckpt

@@ -12,6 +12,7 @@
 #include "layout/choose_naming.hpp"
 #include "layout/collect_blocks.hpp"
 #include "layout/element_grid.hpp"
+#include "layout/expert_block.hpp"
 #include "layout/expert_like_names.hpp"
 #include "layout/glu_answers.hpp"
 #include "layout/optimizer_names.hpp"
@@ -347,7 +348,10 @@ class Recognizer {
   void summarize() {
     LayoutAnswers& layout = result_.layout;
     const bool weights = num_weight_blocks_ > 0;
+    const bool all_other = std::ranges::all_of(result_.blocks, is_of_other_model);
     for (const ExpertBlock& block : result_.blocks) {
+      // Those of a model that talks keep their form where the language model's get another.
+      if (is_of_other_model(block) && !all_other) continue;
       const bool has_fc1 = std::ranges::any_of(block.matrices, [](const Matrix& m) { return m.role != Role::Down; });
       if (block.is_optimizer_state() && block.set == ExpertSet::Routed && has_fc1 &&
           (!layout.optimizer_glu || block.fused))
