@@ -107,7 +107,9 @@ TrainedConfig make_trained_config(const std::string& args_text, const Inventory&
   if (!args.is_object() || args.tensor(kEmbeddingKey) == nullptr)
     return none(
         "there is no config.json that says what model this is, and the names of the tensors are not those of a "
-        "GPTModel whose saved arguments would; --from-config FILE names one",
+        "GPTModel whose saved arguments would; --from-config FILE names that of the model with which the run began, "
+        "and "
+        "--to hf:TYPE --scope experts writes the routed experts alone, without one",
         {kFileOption});
   std::vector<Reading> readings;
   for (const Family& family : families())

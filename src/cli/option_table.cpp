@@ -155,7 +155,7 @@ OptionGroup source() {
 OptionGroup compared_source() {
   OptionGroup group = source();
   group.options.push_back(option("--from-layers FIRST-LAST",
-                                 "a model of these layers of A alone, as --layers of convert",
+                                 "a model of these layers of A alone, as --layers of convert makes it",
                                  text(FIELD(from.layers))));
   group.options.push_back(dropped_part());
   return group;
@@ -267,7 +267,8 @@ OptionGroup destination(const std::string& program) {
                  grouping_or_experts(choice<Grouping>(FIELD(convert.to.experts), groupings)), "keep"),
           option("--grow-rank", "an adapter may get more ranks, of zeros, where --experts grouped needs them",
                  flag(FIELD(from.grow_rank))),
-          option("--to-lora FILES", "who is to read an adapter's factors of packed experts",
+          option("--to-lora FILES",
+                 "who is to read an adapter's factors of packed experts; peft-0.19: any later one, too",
                  one_of(FIELD(from.to_lora), lora_file_words()), "peft-0.19"),
           option("--bias-experts GROUPING", "the same for biases alone",
                  choice<Grouping>(FIELD(convert.to.bias_experts), groupings, false), "as --experts"),
@@ -295,11 +296,11 @@ OptionGroup destination(const std::string& program) {
               flag(FIELD(convert.to.stack_layers))),
           option("--optimizer WHAT", "the optimizer's tensors",
                  choice<bool>(FIELD(from.drop_optimizer), {{"keep", false}, {"drop", true}}), "keep"),
-          option(
-              "--layers FIRST-LAST",
-              "a model of these layers alone, counted anew from 0, with its configuration (verify's --layers chooses "
-              "what is compared)",
-              text(FIELD(from.layers))),
+          option("--layers FIRST-LAST",
+                 "a model of these layers (0-3), or of one (7), alone, counted anew from 0, with its configuration "
+                 "(verify's --layers chooses "
+                 "what is compared)",
+                 text(FIELD(from.layers))),
           dropped_part(),
           option("--max-shard-size SIZE", "tensor bytes per shard", size(FIELD(convert.max_shard_bytes), 1),
                  "5GB; of a DST of 5 to 80GB a sixteenth, at least 1GB"),

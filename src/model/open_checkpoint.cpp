@@ -87,7 +87,7 @@ std::unique_ptr<Source> recast(std::unique_ptr<Source> source, const SourceAnswe
       },
       decoding);
   // Decoded and encoded again they would be rounded twice, for nothing.
-  const bool is_changed = !answers.merge.empty() || answers.pad_experts > 0 || answers.unpad || !answers.dtypes.empty();
+  const bool is_changed = !answers.merge.empty() || answers.pad_experts > 0 || !answers.dtypes.empty();
   if (decoding && !answers.encode.empty() && !is_changed && has_codes_of(stored, found, answers)) return source;
   if (is_mxfp8) locate_errors(stored, [&] { encode_mxfp8(source, std::move(found)); });
   if (!is_mxfp8 && answers.scale_rows > 0)

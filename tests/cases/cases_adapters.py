@@ -520,6 +520,8 @@ ALONE = in_each_layout() + [
           Run("inspect OUT", says=r"PEFT.*0\.19 and later"), Run("verify SRC OUT --from-lora by-expert --from-config CASE/base/config.json"),
           Run("convert OUT OUT2 --to hf --experts indexed", check=same_as("adapter_qwen3_sep_equalA_peft018")),
           change=both(own_factors(by_expert), own_config(auto_mapping={"unsloth_fixed": True})), note="Unsloth's columns, as PEFT's"),
+    again("qwen3_sep_equalA_peft018", Run(CONVERT + GROUPED),
+          Run("verify SRC OUT --from-config CASE/base/config.json", says="equal", never_says="byte-identical"), note="other tensors"),
     # Files for an older PEFT and an older Unsloth; the record says what they are.
     again("qwen3_packed_peft021", Run(CONVERT + " --to-lora peft-0.18", says=r"loads in.*PEFT.*0\.18", check=same_as("adapter_qwen3_packed_peft018")),
           Run("inspect OUT", says=r"loads in.*PEFT.*0\.18"), Run("check OUT"), Run("verify SRC OUT --from-config CASE/base/config.json"),

@@ -151,6 +151,10 @@ CASES = [
       for source, word in (("fp8_block128", "nvfp4"), ("fp8_block128", "nvfp4 --encode-as compressed-tensors"),
                            ("fp8_block128", "fp8:channel"), ("fp8_block128", "fp8:128x128:ue8m0"), ("ct_int4_asym", "int4:g32"),
                            ("nvfp4_modelopt", "mxfp4"), ("ct_int4_asym", "fp8:128x128"))],
+    # Padded ones are compared without their padding, and not encoded once more for it.
+    Case("quantized", "gptq_int4", [
+        Run("convert SRC OUT --to hf --decode bf16 --pad-experts 7 --encode fp8:128x128:ue8m0"),
+        Run("verify SRC OUT --decode bf16 --encode fp8:128x128:ue8m0", plan=False, says="equal")], note="padded and encoded"),
     # Codes of the same kind with other scales or zero points are others.
     *[Case("quantized", source, [Run(f"convert SRC OUT --to hf --force --encode {word}", 3, says=says)], note=f"no {word} yet")
       for source, word, says in (

@@ -58,6 +58,8 @@ class Case(run_mutations.Case):
         for words in [words for words, _ in views] + rng.sample(LAYOUTS, rng.choice([0, 1, 1, 2])):
             if words[0] not in options:
                 options += words
+            elif any(words == each for each, _ in views):
+                views = [view for view in views if view[0] != words]
         self.what.append(f"{'/'.join(self.source.parts[-3:])}: convert SRC OUT {' '.join(options)}")
         status = self.convert(*options)
         bench.statuses[status] += 1
