@@ -115,7 +115,7 @@ fs::path snapshot_in(const fs::path& repository) {
 
 }  // namespace
 
-std::string suggestion(const std::string& typed, const std::vector<std::string>& known) {
+std::string nearest(const std::string& typed, const std::vector<std::string>& known) {
   std::string best;
   constexpr std::size_t kLeastLetters = 3;
   // Dashes, and the "hf:" that many words begin with, are no letters that somebody mistypes.
@@ -125,7 +125,7 @@ std::string suggestion(const std::string& typed, const std::vector<std::string>&
   if (letters >= kLeastLetters)
     for (const std::string& word : known)
       if (word.starts_with(typed) && (best.empty() || word.size() < best.size())) best = word;
-  if (!best.empty()) return "; did you mean " + best + "?";
+  if (!best.empty()) return best;
   // With more than a third of other letters it is another word.
   std::size_t least = std::max<std::size_t>(letters / 3, 1) + 1;
   for (const std::string& word : known)
@@ -133,6 +133,11 @@ std::string suggestion(const std::string& typed, const std::vector<std::string>&
       least = distance;
       best = word;
     }
+  return best;
+}
+
+std::string suggestion(const std::string& typed, const std::vector<std::string>& known) {
+  const std::string best = nearest(typed, known);
   return best.empty() ? "" : "; did you mean " + best + "?";
 }
 

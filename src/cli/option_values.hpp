@@ -14,6 +14,8 @@
 
 namespace glu_ckpt::cli {
 
+/// Returns the word that somebody may have meant who typed another one; nothing where none is near.
+std::string nearest(const std::string& typed, const std::vector<std::string>& known);
 /// "; did you mean X?", or nothing where nothing is near.
 std::string suggestion(const std::string& typed, const std::vector<std::string>& known);
 /// Returns what is wrong with a value that must be one of those, or nothing.

@@ -32,11 +32,21 @@ const CommandTable* command_named(const CommandTable& command, const std::string
   return nullptr;
 }
 
+/// The way on for a word that is none of `known`, nor nearly one: that of another program's word which it nearly is.
+std::string way_of_near_word(const CommandTable& command, const std::string& word) {
+  // Few letters are near any others.
+  constexpr std::size_t kLeastLetters = 5;
+  if (word.size() < word.find_first_not_of('-') + kLeastLetters) return {};
+  const std::string near = nearest(word, words_said_otherwise(command.name));
+  return near.empty() ? std::string() : said_otherwise(command.name, near);
+}
+
 [[noreturn]] void refuse_command(const CommandTable& command, const std::string& word) {
   std::vector<std::string> known;
   for (const CommandTable* one : subcommands(command)) known.push_back(one->name.substr(command.name.size() + 1));
   std::string way = said_otherwise(command.name, word);
   if (way.empty()) way = suggestion(word, known);
+  if (way.empty()) way = way_of_near_word(command, word);
   if (way.empty()) way = fmt::format("; `{} --help` lists them", command.name);
   fail(ErrorCode::Usage, {}, "'{}' is not a command{}{}", word,
        command.name.find(' ') == command.name.npos ? "" : fmt::format(" of {}", command.name), way);
@@ -72,6 +82,7 @@ const CommandTable* command_named(const CommandTable& command, const std::string
   if (way.empty()) way = suggestion(name, known);
   if (name == "-v" && std::ranges::find(known, "--version") != known.end())
     way = "; -V prints the version, and -v belongs after a command";
+  if (way.empty()) way = way_of_near_word(command, name);
   if (way.empty()) way = fmt::format("; `{} --help` lists its options", command.name);
   fail(ErrorCode::Usage, {}, "{} is no option of {}{}", name, command.name, way);
 }

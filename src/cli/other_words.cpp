@@ -100,14 +100,24 @@ constexpr SaidOtherwise kSaidOtherwise[] = {
     {"", "--num-workers", "-j says how many"},
 };
 
+bool is_about(const SaidOtherwise& row, std::string_view command) {
+  const std::string words = fmt::format(" {} ", command.substr(command.rfind(' ') + 1));
+  return row.commands.empty() || row.commands.find(words) != row.commands.npos;
+}
+
 }  // namespace
 
 std::string said_otherwise(std::string_view command, std::string_view word) {
-  const std::string words = fmt::format(" {} ", command.substr(command.rfind(' ') + 1));
   for (const SaidOtherwise& row : kSaidOtherwise)
-    if (row.word == word && (row.commands.empty() || row.commands.find(words) != row.commands.npos))
-      return fmt::format("; {}", row.way);
+    if (row.word == word && is_about(row, command)) return fmt::format("; {}", row.way);
   return {};
+}
+
+std::vector<std::string> words_said_otherwise(std::string_view command) {
+  std::vector<std::string> words;
+  for (const SaidOtherwise& row : kSaidOtherwise)
+    if (is_about(row, command)) words.emplace_back(row.word);
+  return words;
 }
 
 }  // namespace glu_ckpt::cli

@@ -390,6 +390,9 @@ verify a b --atol 1e-3|bits decide whether two are equal; \`glu-ckpt diff\` says
 inspect a --threads 3|--threads is no option of glu-ckpt inspect; -j says how many
 convert a b --num-layers 4|--layers 0-3 writes a model of the first four
 convert a b --num-experts 8|--keep-experts 0-31 writes a model of the first 32 of each layer
+convert a --outpt b|--outpt is no option of glu-ckpt convert; DST is the second argument
+convert a b -x|-x is no option of glu-ckpt convert; \`glu-ckpt convert --help\` lists its options
+quantise a|'quantise' is not a command; \`glu-ckpt convert SRC DST --encode FORMAT\` quantizes
 convert --model a --output b|--model is no option of glu-ckpt convert; SRC is the first argument
 convert a b --bf16|dtypes stay as they are; --dtype changes them
 convert a b --make-vocab-size-divisible-by 128|Megatron pads it when it loads, with a larger --padded-vocab-size
