@@ -217,5 +217,9 @@ METHOD_CASES = [
 ] + [
     Case(METHOD, "src_nvfp4", [Run(DECODE, truth="truth_nvfp4.safetensors", some=True), Run(GROUPED, 0)],
          change=quantization_changed(ignore=None, group_size=None, config_groups=None, notes=2**64), note="nothing said"),
+    # Codes of attention are in their layers, as its weights are.
+    *[Case("quantized", source, [Run("inspect SRC", says=rf"layers 0 to 1: .*, rest {rest} in each\n +no layer: rest 8\.32 kB")],
+           note="bytes of layers")
+      for source, rest in (("nvfp4_modelopt", r"7\.84 kB"), ("gptq_int4", r"9\.02 kB"))],
 ]
 CASES += METHOD_CASES
