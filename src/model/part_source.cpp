@@ -495,7 +495,25 @@ class PartMaker {
     if (!kept_.empty()) said += fmt::format("{}{}", said.empty() ? "" : ", ", experts_text());
     if (part_.drops_mtp) said += fmt::format("{}without multi-token prediction", said.empty() ? "" : ", ");
     if (answers_.drop_vision) said += fmt::format("{}the language model alone", said.empty() ? "" : ", ");
+    // Of a part of a part the options would be about the first part.
+    info.record.erase("part_options");
+    if (!info.record.contains("part")) info.record["part_options"] = options_text();
     info.record["part"] = said;
+  }
+
+  /// The options with which `verify` takes the same part of the source.
+  std::string options_text() const {
+    std::string text;
+    const auto add = [&](std::string_view option, std::string_view value) {
+      if (!value.empty()) text += fmt::format("{}{} {}", text.empty() ? "" : " ", option, value);
+    };
+    add("--from-layers", answers_.layers);
+    add("--keep-experts", answers_.keep_experts);
+    add("--drop", part_.drops_mtp && answers_.drop_vision ? "mtp,vision"
+                  : part_.drops_mtp                       ? "mtp"
+                  : answers_.drop_vision                  ? "vision"
+                                                          : "");
+    return text;
   }
 
   /// The configuration of the part must say of each layer what that of the model says.

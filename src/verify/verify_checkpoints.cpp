@@ -85,9 +85,13 @@ void tell_how_to_read(const RunOptions& run, const SourceAnswers& answers, const
     tell_note(run, "{}: tensors were filled from {}; --fill-from {} compares with {} so", other.source->path().string(),
               from->second, from->second, source.source->path().string());
   if (const auto part = record.find("part"); part != record.end() && !own.contains("part") && answers.layers.empty() &&
-                                             answers.keep_experts.empty() && !answers.drop_mtp && !answers.drop_vision)
-    tell_note(run, "{}: is a part ({}); --from-layers, --keep-experts and --drop compare with that part of {}",
-              other.source->path().string(), part->second, source.source->path().string());
+                                             answers.keep_experts.empty() && !answers.drop_mtp &&
+                                             !answers.drop_vision) {
+    const auto options = record.find("part_options");
+    tell_note(run, "{}: is a part ({}); {} compares with that part of {}", other.source->path().string(), part->second,
+              options == record.end() ? "--from-layers, --keep-experts or --drop" : options->second,
+              source.source->path().string());
+  }
   if (const auto merged = record.find("merged");
       merged != record.end() && !own.contains("merged") && answers.merge.empty())
     tell_note(run, "{}: the adapter {} was merged; --merge ADAPTER compares with {} so", other.source->path().string(),
