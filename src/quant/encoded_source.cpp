@@ -6,8 +6,8 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
-#include <optional>
 
 #include "core/fail.hpp"
 #include "core/kept.hpp"
@@ -23,7 +23,8 @@ namespace {
 
 /// Stored bytes of which the greatest is found at once.
 constexpr i64 kScanBytes = i64{256} << 10;
-/// Of a larger model, errors are measured in rows of cells spread over all of its weights.
+/// Of a larger model, errors are measured in rows of cells spread over all of its weights; where a weight has a second
+/// scale, for which all of it is read, in whole weights of each role.
 constexpr i64 kMeasuredBytes = i64{32} << 20;
 
 /// Scales that are kept while the codes of other weights are made.
@@ -31,10 +32,16 @@ constexpr i64 kKeptScaleBytes = i64{4} << 20;
 
 enum class MadeAs { AsStored, Codes, Scales, Second, Shape };
 
-/// Rows of the scales of one weight, as they were made with its codes. Whoever has the mutex of the source uses them.
+/// Rows of the scales of one weight, as they were made with its codes.
 struct MadeScales {
+  std::mutex mutex;
   std::vector<std::byte> data;
   std::vector<char> is_made;
+};
+
+struct KnownGreatest {
+  std::once_flag read;
+  float value = 0;
 };
 
 /// As a value that stays the same while its rows are made.
@@ -59,7 +66,7 @@ class EncodedSource final : public Source {
         weights_(std::move(weights)),
         path_(path),
         level_(level),
-        seconds_(weights_.size()) {
+        greatest_(std::make_unique<KnownGreatest[]>(weights_.size())) {
     info_ = source_->info();
     info_.inventory = {{}, source_->inventory().files, false};
     replace_tensors();
@@ -154,16 +161,25 @@ class EncodedSource final : public Source {
     const double share =
         std::min(1.0, static_cast<double>(kMeasuredBytes) / static_cast<double>(std::max<i64>(bytes, 1)));
     std::map<std::string, EncodeErrors> by_role;
+    std::map<std::string, double> due_of_role;
     EncodeErrors all;
     double due = 1;
+    const bool takes_whole = share < 1 && has_second_scale(encoder_.row);
     for (std::size_t i = 0; i < weights_.size(); ++i) {
+      if (takes_whole) {
+        double& due_here = due_of_role.emplace(weights_[i].role, 1).first->second;
+        const bool is_due = due_here >= 1;
+        due_here += share - (is_due ? 1 : 0);
+        if (!is_due) continue;
+      }
       CellEncoder encoder(*source_, encoder_, weights_[i], EncodePath::Fast, level_, second_of(i));
       const WeightCells cells = cells_of(i);
       // A part of a turned matrix takes as long as all of it.
-      const i64 step = share < 1 && !cells.turned() ? 1 : encoder.batch();
+      const bool takes_rows = share < 1 && !takes_whole;
+      const i64 step = takes_rows && !cells.turned() ? 1 : encoder.batch();
       for (i64 begin = 0; begin < cells.grid_rows(); begin += step) {
-        if (share < 1 && (due += share) < 1) continue;
-        if (share < 1) due -= 1;
+        if (takes_rows && (due += share) < 1) continue;
+        if (takes_rows) due -= 1;
         encoder.load(begin, std::min(begin + step, cells.grid_rows()));
         const EncodeErrors errors = encoder.measure();
         by_role[weights_[i].role].add(errors);
@@ -185,36 +201,41 @@ class EncodedSource final : public Source {
     return fmt::format("{:.2f} dB", 10 * std::log10(errors.squares / errors.error_squares));
   }
 
-  float second_of(std::size_t weight) const {
-    if (!has_second_scale(encoder_.row)) return 1;
-    const std::lock_guard lock(mutex_);
-    std::optional<float>& known = seconds_[weight];
+  /// The greatest magnitude of a weight. Workers ask for the same one at once: the first reads it, and others wait for
+  /// that weight alone.
+  float greatest_of(std::size_t tensor) const {
+    const auto found = std::ranges::lower_bound(weights_, tensor, {}, &EncodedWeight::tensor);
     // What is in memory may be other weights at the next call.
-    if (!known || info_.files.empty()) {
-      std::size_t greatest_in = weights_[weight].tensor;
-      float greatest = greatest_of(greatest_in);
-      for (const std::size_t other : weights_[weight].shares_with)
-        if (const float own = greatest_of(other); own > greatest) {
-          greatest = own;
-          greatest_in = other;
-        }
-      known = second_scale(encoder_.row, greatest, stored(weight).dtype);
-      const std::string& name = source_->inventory().tensors[greatest_in].name;
-      if (!std::isfinite(greatest))
-        fail(
-            ErrorCode::NotExact, {{}, name},
-            "'{}': a weight is NaN or infinite, and no program's codes have a value for the others then; find out what "
-            "wrote it",
-            name);
-      if (!std::isfinite(*known) || *known == 0)
-        fail(ErrorCode::NotExact, {{}, name},
-             "'{}': its greatest weight is {}, so that its second scale would be {} and its codes NaN", name, greatest,
-             *known);
-    }
-    return *known;
+    if (info_.files.empty() || found == weights_.end() || found->tensor != tensor) return read_greatest(tensor);
+    KnownGreatest& known = greatest_[static_cast<std::size_t>(found - weights_.begin())];
+    std::call_once(known.read, [&] { known.value = read_greatest(tensor); });
+    return known.value;
   }
 
-  float greatest_of(std::size_t tensor) const {
+  float second_of(std::size_t weight) const {
+    if (!has_second_scale(encoder_.row)) return 1;
+    std::size_t greatest_in = weights_[weight].tensor;
+    float greatest = greatest_of(greatest_in);
+    for (const std::size_t other : weights_[weight].shares_with)
+      if (const float own = greatest_of(other); own > greatest) {
+        greatest = own;
+        greatest_in = other;
+      }
+    const float second = second_scale(encoder_.row, greatest, stored(weight).dtype);
+    const std::string& name = source_->inventory().tensors[greatest_in].name;
+    if (!std::isfinite(greatest))
+      fail(ErrorCode::NotExact, {{}, name},
+           "'{}': a weight is NaN or infinite, and no program's codes have a value for the others then; find out what "
+           "wrote it",
+           name);
+    if (!std::isfinite(second) || second == 0)
+      fail(ErrorCode::NotExact, {{}, name},
+           "'{}': its greatest weight is {}, so that its second scale would be {} and its codes NaN", name, greatest,
+           second);
+    return second;
+  }
+
+  float read_greatest(std::size_t tensor) const {
     const TensorRef& weight = source_->inventory().tensors[tensor];
     const i64 size = dtype_bits(weight.dtype) / 8;
     std::vector<std::byte> bytes;
@@ -275,8 +296,10 @@ class EncodedSource final : public Source {
     if (info_.files.empty()) return nullptr;
     return scales_.get(weight, [&] {
       const auto rows = static_cast<std::size_t>(cells.grid_rows());
-      return ScalesOfWeight{std::make_unique<MadeScales>(MadeScales{
-          std::vector<std::byte>(rows * static_cast<std::size_t>(cells.scale_row_bytes())), std::vector<char>(rows)})};
+      auto made = std::make_unique<MadeScales>();
+      made->data.resize(rows * static_cast<std::size_t>(cells.scale_row_bytes()));
+      made->is_made.resize(rows);
+      return ScalesOfWeight{std::move(made)};
     });
   }
 
@@ -284,7 +307,7 @@ class EncodedSource final : public Source {
   void keep_scales(std::size_t weight, const WeightCells& cells, i64 begin, i64 end, const CellEncoder& encoder) const {
     const auto scales = scales_of(weight, cells);
     if (scales == nullptr) return;
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(scales->rows->mutex);
     encoder.put_scales(scales->rows->data.data() + begin * cells.scale_row_bytes());
     std::fill(scales->rows->is_made.begin() + begin, scales->rows->is_made.begin() + end, 1);
   }
@@ -295,7 +318,7 @@ class EncodedSource final : public Source {
     if (scales == nullptr || out.empty()) return false;
     const i64 first = offset / cells.scale_row_bytes();
     const i64 end = (offset + std::ssize(out) - 1) / cells.scale_row_bytes() + 1;
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(scales->rows->mutex);
     const std::vector<char>& is_made = scales->rows->is_made;
     if (std::find(is_made.begin() + first, is_made.begin() + end, 0) != is_made.begin() + end) return false;
     std::memcpy(out.data(), scales->rows->data.data() + offset, out.size());
@@ -312,8 +335,7 @@ class EncodedSource final : public Source {
   std::vector<EncodedEntry> entries_;
   std::vector<std::string> left_;
   std::vector<std::string> others_;
-  mutable std::mutex mutex_;
-  mutable std::vector<std::optional<float>> seconds_;
+  std::unique_ptr<KnownGreatest[]> greatest_;
   mutable Kept<ScalesOfWeight> scales_{kKeptScaleBytes};
 };
 
