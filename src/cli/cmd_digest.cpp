@@ -127,7 +127,7 @@ ExitStatus check_list(const Options& options, const Session& session) {
       fault = error.what();
       status = exit_status(error.code());
     }
-    if (!options.json && !options.quiet)
+    if (!options.json && (!options.quiet || word != "ok"))
       print_out(options, fmt::format("{}: {}{}\n", report::printable(path), word,
                                      fault.empty() ? "" : " (" + report::printable(fault) + ")"));
     json.begin_object().field("path", path).field("state", word).field("expected", to_string(expected));

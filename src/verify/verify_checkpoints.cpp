@@ -66,14 +66,20 @@ void share_one_scale(const Checkpoint& other, Checkpoint& checkpoint) {
     share_second_scales(checkpoint);
 }
 
+bool has_bf16(const Source& source) {
+  return std::ranges::any_of(source.inventory().tensors,
+                             [](const TensorRef& tensor) { return tensor.dtype == Dtype::BF16; });
+}
+
 /// A checkpoint that was decoded, or encoded anew, is compared with its source as that is stored unless somebody says
 /// otherwise.
 void tell_how_to_read(const RunOptions& run, const SourceAnswers& answers, const Checkpoint& source,
                       const Checkpoint& other) {
   const Record& record = other.source->record();
   if (const auto from = record.find("decoded_from"); from != record.end() && !answers.decode)
-    tell_note(run, "{}: was decoded from {}; --decode compares with what {} decodes to", other.source->path().string(),
-              from->second, source.source->path().string());
+    tell_note(run, "{}: was decoded from {}; --decode {} compares with what {} decodes to",
+              other.source->path().string(), from->second, has_bf16(*other.source) ? "bf16" : "f32",
+              source.source->path().string());
   const Record& own = source.source->record();
   if (const auto as = record.find("decoded_as"), by = own.find("decoded_as");
       as != record.end() && by != own.end() && as->second != by->second && answers.decode &&

@@ -36,7 +36,10 @@ check_record() {
   flip_byte "$dir/out/model.safetensors" "$(($(stat -c %s "$dir/out/model.safetensors") - 1))"
   status "check: a byte of the data" 1 check "$dir/out"
   check "check: a byte of the data: which" has "$OUT" "model.safetensors: differs (its data differ)"
+  status "check -q: a byte of the data" 1 check "$dir/out" -q
+  check "check -q says why, and nothing of sound files" eval 'has "$OUT" "model.safetensors: differs (its data differ)" && ! has "$OUT" "config.json: ok"'
   fresh
+  status "check -q: all is well" 0 check "$dir/out" -q && check "check -q is silent then" [ -z "$OUT$ERR" ]
   flip_byte "$dir/out/model.safetensors" 20
   status "check: a byte of the header" 1 check "$dir/out" --json -q
   check "check: a byte of the header: which" [ "$(file_state model.safetensors)" == differs ]

@@ -232,6 +232,8 @@ $b: ok" digest --check "$list"
   prints "digest --check: one is another" 1 "$a: ok
 $a: differs" digest --check "$list"
   printf '%s  /nowhere\n' "$(digest "$a")" >>"$list"
+  prints "digest --check -q: one is another, one is not there" 3 "$a: differs
+/nowhere: not read (/nowhere: does not exist)" digest --check "$list" -q
   status "digest --check: one is not there" 3 digest --check "$list" --json
   check "digest --check --json" [ "$(json_get '[c["state"] for c in v["checked"]], v["ok"]')" == \
     "(['ok', 'differs', 'not read'], False)" ]
