@@ -34,7 +34,7 @@ model.layers.0.mlp.experts.3.up_proj.weight    BF16   [32, 64]  4096   model.saf
   check "inspect: a line for each kind of layer: $OUT" has "$OUT" \
     "layers      layer 0: rest 44.23 kB
             layers 1 to 2: 6 experts 40.32 kB, shared expert 13.44 kB, rest 24.77 kB in each
-            layer mtp.0: 6 experts 40.32 kB, shared expert 13.44 kB, rest 37.65 kB
+            layer mtp.0: 6 experts 40.32 kB, shared expert 13.44 kB, rest 54.67 kB
             no layer: rest"
 }
 
