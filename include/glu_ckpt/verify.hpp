@@ -153,6 +153,8 @@ struct Verdict {
   i64 compared = 0;
   /// The tensors have the same names, dtypes, shapes and bytes.
   bool same_layout = false;
+  /// The answers decode, encode or change tensors otherwise: same_layout is about what they make of the files.
+  bool is_as_answered = false;
   /// Tensors that differ in bytes that are no part of the model, such as rows of padding behind the vocabulary, which
   /// no digest counts. Compared where the models are equal and have the same names, shapes and order of rows.
   std::vector<std::string> differing_padding = {};

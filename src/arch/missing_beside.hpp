@@ -1,5 +1,5 @@
 #pragma once
-/// What a multimodal model lacks beside its language model.
+/// Names the tensors that a multimodal model lacks beside its language model.
 
 #include "glu_ckpt/layout.hpp"
 

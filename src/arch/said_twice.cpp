@@ -45,7 +45,7 @@ void warn_of_windows(ArgsWriter& args) {
   }
 }
 
-/// What is rotated of a head, and how wide a head of latent attention is, follow from other fields.
+/// Two sizes follow from other fields: the part of a head that is rotated, and the width of a head of latent attention.
 void warn_of_heads(ArgsWriter& args) {
   const auto expect = [&](std::string_view field, i64 wanted, std::string_view of) {
     const auto said = args.config.integer({field});

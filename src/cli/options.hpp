@@ -66,7 +66,7 @@ struct Options {
   BenchAnswers bench;
   /// The options of the run; a Session adds an observer and a token.
   RunOptions run;
-  /// What addresses take of --max-memory; `run` has the rest.
+  /// The bytes of --max-memory that are kept for reading from addresses; `run` has the rest.
   i64 remote_memory_bytes = 0;
   ProgressMode progress = ProgressMode::Auto;
   /// inspect: lists tensors, of this pattern; empty for all.

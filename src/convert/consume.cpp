@@ -272,7 +272,7 @@ Consumer::Consumer(const Conversion& conversion, const ExpectedOutput& expected,
   free_after_ = std::move(steps.free_after);
 }
 
-/// Where some of the source is gone, the notes stay: whoever opens it learns where the rest is.
+/// The notes stay in a source of which files are gone: they say where its tensors are now.
 Consumer::~Consumer() {
   if (!conversion_.consumed->has_removed()) {
     (void)release_source();

@@ -209,7 +209,7 @@ inline constexpr auto kHfMtp = std::to_array<DenseRow>({
 
 // ---- programs and families alike ----------------------------------------------------------------
 
-/// What sees in Kimi-K2.5, around either type of its language model.
+/// The vision tower of Kimi-K2.5, which is the same around either type of its language model.
 inline constexpr std::string_view kKimiTower[] = {
     "mm_projector.pre_norm.{K}",
     "mm_projector.proj.0.{K}",

@@ -88,7 +88,7 @@ bool InputFile::reads_past_cache() const {
   std::call_once(opened_, [&] {
     try {
       if (!file_.belongs_to_user()) return;
-      // Nothing is read from a device there, and no look at the cache is needed.
+      // A file system in memory has no device to read from, past the cache or not.
       if (filesystem_of(file_.path()).is_in_memory()) return;
       direct_ = File::open_read_direct(file_.path());
       if (!direct_.is_open()) return;

@@ -245,6 +245,10 @@ AdapterSummary summarize_adapter(const Source& adapter, const SourceAnswers& ans
 PackedFiles packed_files_of(const Source& adapter, const SourceAnswers& answers) {
   const auto recorded = adapter.record().find(std::string(kLoraFiles));
   if (recorded == adapter.record().end()) return parse_packed_files(answers.from_lora);
+  if (const auto words = packed_files_words(); std::ranges::find(words, recorded->second) == words.end())
+    fail(ErrorCode::RecordInvalid, {adapter.path().string(), {}},
+         "the record of the adapter says that its files are '{}' ({}), and there are {}", recorded->second, kLoraFiles,
+         fmt::join(words, ", "));
   // Of two adapters that are compared, the option is about the first; it serves the second where no record does.
   const bool is_asked = answers.option_prefix == SourceAnswers().option_prefix && !answers.from_lora.empty();
   if (is_asked && recorded->second != answers.from_lora)

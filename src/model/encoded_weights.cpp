@@ -206,7 +206,9 @@ void take_own_form(Encoder& encoder, const Recognition& model) {
 }  // namespace
 
 bool has_codes_of(const Source& source, const Quantization& found, const SourceAnswers& answers) {
-  // Codes do not tell the program that made them.
+  // Codes do not tell the program that made them, nor whether all weights that it encodes were encoded.
+  const auto encoded = source.record().find("encoded_as");
+  if (encoded == source.record().end() || encoded->second != answers.encode) return false;
   const auto encoder = source.record().find("encoder");
   const bool is_named = !answers.encode_as.empty();
   if (is_named && (encoder == source.record().end() || encoder->second != answers.encode_as)) return false;

@@ -52,8 +52,8 @@ void pad_experts(std::unique_ptr<Source>& source, const SourceAnswers& answers);
 /// for a narrower dtype without allow_narrowing.
 void cast_tensors(std::unique_ptr<Source>& source, const SourceAnswers& answers);
 
-/// Returns whether all quantized weights, of which there are some, are codes of SourceAnswers::encode, made by the
-/// program encode_as where that is named.
+/// Returns whether the quantized weights are codes of SourceAnswers::encode that this program made, by the record, and
+/// by the encoder of encode_as where that is named.
 bool has_codes_of(const Source& source, const Quantization& found, const SourceAnswers& answers);
 
 /// Replaces a source by one whose linear layers are codes of SourceAnswers::encode, as the published models of its

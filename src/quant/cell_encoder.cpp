@@ -214,7 +214,7 @@ void CellEncoder::set_scales() {
        greatest_[static_cast<std::size_t>(bad - factors_.begin())], divides ? *bad : 1 / *bad, encoder_.row.program);
 }
 
-/// What multiplies the codes of a cell.
+/// Returns the number by which the codes of a cell are multiplied.
 float CellEncoder::scale_of(std::size_t cell) const {
   const float factor = factors_[cell];
   if (encoder_.row.divides) return factor;

@@ -107,7 +107,7 @@ void look_up_alone() {
 #endif
 }
 
-/// What getaddrinfo() says of a host.
+/// The answer of getaddrinfo() for a host.
 struct LookUp {
   LookUp() = default;
   LookUp(const LookUp&) = delete;

@@ -66,6 +66,13 @@ void share_one_scale(const Checkpoint& other, Checkpoint& checkpoint) {
     share_second_scales(checkpoint);
 }
 
+/// Returns whether the answers make other tensors of those that are stored.
+bool changes_tensors(const SourceAnswers& answers) {
+  return answers.decode || !answers.encode.empty() || !answers.merge.empty() || !answers.dtypes.empty() ||
+         !answers.fill_from.empty() || !answers.layers.empty() || !answers.keep_experts.empty() ||
+         answers.pad_experts > 0 || answers.unpad || answers.drop_mtp || answers.drop_vision;
+}
+
 bool has_bf16(const Source& source) {
   return std::ranges::any_of(source.inventory().tensors,
                              [](const TensorRef& tensor) { return tensor.dtype == Dtype::BF16; });
@@ -189,6 +196,7 @@ Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path&
   Verdict verdict = measure_differences(run, a.model(), b.model(), *backend, std::move(compared));
   // Adapters are compared as factors of each expert, however their files have them.
   verdict.same_layout = verdict.same_layout && !has_rounded && !a.recognition.is_adapter;
+  verdict.is_as_answered = changes_tensors(options.a) || changes_tensors(options.b);
   if (as_stored)
     tell_note(run, "nothing says in which order the two hold gate and up rows: they were compared as they are stored");
   if (!verdict.equal) {

@@ -305,7 +305,9 @@ std::string bytes_text(const Verdict& verdict, bool every_tensor) {
       return fmt::format("equal as far as was asked: {} of {} matrices and tensors, {}\n", verdict.compared,
                          verdict.in_both, size_text(verdict.a.bytes));
     text = fmt::format("equal: the same {} matrices and tensors, {}\n", verdict.a.tensors, size_text(verdict.a.bytes));
-    if (verdict.same_layout) text += "every tensor is byte-identical, with the same name, dtype and shape\n";
+    if (verdict.same_layout)
+      text += fmt::format("{}every tensor is byte-identical, with the same name, dtype and shape\n",
+                          verdict.is_as_answered ? "as the options read them, " : "");
     text += differing_padding_text(verdict.differing_padding);
     return text + to_string(verdict.a) + "\n";
   }
