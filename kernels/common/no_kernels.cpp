@@ -112,6 +112,5 @@ GroupedLinearHostSplits& GroupedLinearHostSplits::operator=(GroupedLinearHostSpl
 void GroupedLinearHostSplits::run(const LinearRows&, std::span<const i64>, GpuStream) const {
   no_cuda("GroupedLinearHostSplits");
 }
-bool GroupedLinearHostSplits::uses_cublas() const { return false; }
 
 }  // namespace glu_ckpt

@@ -163,6 +163,4 @@ void GroupedLinearHostSplits::run(const LinearRows& rows, std::span<const i64> s
   }
 }
 
-bool GroupedLinearHostSplits::uses_cublas() const { return state_->cublas.has_value(); }
-
 }  // namespace glu_ckpt

@@ -35,9 +35,9 @@ SeededTokens::SeededTokens(u64 seed, std::string_view block, i64 num_experts, i6
   const u64 sizes = mix(~key_);
   const auto pick = [&](i64 index) { return static_cast<i64>(draw(sizes, index) >> 32) % num_experts; };
   if (num_experts > 1) isolated_ = pick(0);
-  if (num_experts > 2) single_ = (isolated_ + 1 + pick(1) % (num_experts - 1)) % num_experts;
+  const i64 single = num_experts > 2 ? (isolated_ + 1 + pick(1) % (num_experts - 1)) % num_experts : -1;
   for (i64 e = 0; e < num_experts; ++e)
-    counts_.push_back(e == single_ ? 1 : num_experts == 1 ? 4 : 1 + scaled(draw(sizes, 2 + e), kMostTokens));
+    counts_.push_back(e == single ? 1 : num_experts == 1 ? 4 : 1 + scaled(draw(sizes, 2 + e), kMostTokens));
 }
 
 i64 SeededTokens::total() const { return std::accumulate(counts_.begin(), counts_.end(), i64{0}); }

@@ -87,8 +87,6 @@ GroupFinder::Answer GroupFinder::ask(std::string_view module) const {
   return {};
 }
 
-const QuantConfig* GroupFinder::of_module(std::string_view module) const { return ask(module).group; }
-
 const QuantConfig* GroupFinder::of_weight(std::string_view name, i64 experts) const {
   const Modules modules = modules_of(name, experts);
   const QuantConfig* found = nullptr;

@@ -15,14 +15,12 @@ class GroupFinder {
  public:
   explicit GroupFinder(const QuantConfig& config);
 
-  /// Returns the group of a module as compressed-tensors 0.20 looks it up: by its name, by the first pattern of it in
-  /// the order of letters, or as one of all linear layers. Null where no target means it, and where a pattern that may
-  /// come first cannot be read here.
-  const QuantConfig* of_module(std::string_view module) const;
-
-  /// Returns the group of a weight that may have been moved since the targets were written. Fused and grouped weights
-  /// of experts are asked for as the modules that they were made of: gate_proj and up_proj of each expert. Null where
-  /// those are not known, or are not all in one group. `experts` is the first of three or more axes, or else 0.
+  /// Returns the group of a weight as compressed-tensors 0.20 looks its module up: by its name, by the first pattern of
+  /// it in the order of letters, or as one of all linear layers. Null where no target means it, and where a pattern
+  /// that may come first cannot be read here. The weight may have been moved since the targets were written. Fused and
+  /// grouped weights of experts are asked for as the modules that they were made of: gate_proj and up_proj of each
+  /// expert. Null where those are not known, or are not all in one group. `experts` is the first of three or more axes,
+  /// or else 0.
   const QuantConfig* of_weight(std::string_view name, i64 experts) const;
 
  private:

@@ -49,10 +49,10 @@ TEST(GroupFinder, GroupsByTheirTargets) {
       "words": {"targets": ["re:.*experts.*", "b.attn.o"], "weights": {"num_bits": 4, "type": "int",
                 "group_size": 32, "strategy": "group", "symmetric": false}}}}})");
   ASSERT_EQ(config.groups.size(), 3U);
-  EXPECT_EQ(GroupFinder(config).of_module("b.attn.q")->group, "attention");
-  EXPECT_EQ(GroupFinder(config).of_module("b.attn.o")->group, "words");
-  EXPECT_EQ(GroupFinder(config).of_module("b.mlp.up")->group, "all");
-  EXPECT_EQ(GroupFinder(config).of_module("b.experts.0.attn")->group, "attention");
+  EXPECT_EQ(GroupFinder(config).of_weight("b.attn.q", 0)->group, "attention");
+  EXPECT_EQ(GroupFinder(config).of_weight("b.attn.o", 0)->group, "words");
+  EXPECT_EQ(GroupFinder(config).of_weight("b.mlp.up", 0)->group, "all");
+  EXPECT_EQ(GroupFinder(config).of_weight("b.experts.0.attn", 0)->group, "attention");
   EXPECT_EQ(block_rows_of(config), 128);
   const auto fp8 = [](const std::string& name, const std::vector<i64>& scales) {
     return std::vector{stored(name + ".weight", Dtype::F8_E4M3, {192, 160}),
@@ -93,9 +93,9 @@ TEST(GroupFinder, TwoPatternsOfOneModule) {
       "config_groups": {
       "z": {"targets": ["re:.*up.*", "Linear"], "weights": {"num_bits": 8, "type": "int"}},
       "a": {"targets": ["re:.*[u]p$", "Linear"], "weights": {"num_bits": 4, "type": "int"}}}}})");
-  EXPECT_EQ(GroupFinder(config).of_module("m.up")->group, "a");
-  EXPECT_EQ(GroupFinder(config).of_module("m.up.x")->group, "z");
-  EXPECT_EQ(GroupFinder(config).of_module("m.down")->group, "a");
+  EXPECT_EQ(GroupFinder(config).of_weight("m.up", 0)->group, "a");
+  EXPECT_EQ(GroupFinder(config).of_weight("m.up.x", 0)->group, "z");
+  EXPECT_EQ(GroupFinder(config).of_weight("m.down", 0)->group, "a");
 }
 
 /// Fused and grouped weights stay in the group of the modules that they were made of, whose names the targets have.
@@ -144,7 +144,7 @@ TEST(GroupFinder, TargetsThatAreNotReadSayNothing) {
       "config_groups": {
       "a": {"targets": ["re:a{2}"], "weights": {"num_bits": 4, "type": "int", "symmetric": true}},
       "b": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "int", "symmetric": true}}}}})");
-  EXPECT_EQ(GroupFinder(config).of_module("a"), nullptr);
+  EXPECT_EQ(GroupFinder(config).of_weight("a", 0), nullptr);
   EXPECT_TRUE(found(packed_int4(), config).undecodable);
 }
 

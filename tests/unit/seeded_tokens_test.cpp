@@ -77,21 +77,19 @@ TEST(SeededTokens, CountsAreUneven) {
       const SeededTokens tokens(seed, "0/routed", num_experts, 8);
       std::set<i64> counts;
       i64 total = 0;
+      bool single = false;
       for (i64 e = 0; e < num_experts; ++e) {
         const i64 count = tokens.count(e);
         EXPECT_GE(count, 1);
         EXPECT_LE(count, 7);
         counts.insert(count);
         total += count;
+        single = single || (count == 1 && e != tokens.isolated_expert());
       }
       EXPECT_EQ(tokens.total(), total);
       EXPECT_EQ(tokens.isolated_expert() >= 0, num_experts > 1);
       EXPECT_LT(tokens.isolated_expert(), num_experts);
-      EXPECT_EQ(tokens.one_token_expert() >= 0, num_experts > 2);
-      if (num_experts > 2) {
-        EXPECT_NE(tokens.one_token_expert(), tokens.isolated_expert());
-        EXPECT_EQ(tokens.count(tokens.one_token_expert()), 1);
-      }
+      EXPECT_TRUE(single || num_experts < 3) << num_experts;
       if (num_experts == 128) {
         EXPECT_GT(total, 3 * num_experts);
         EXPECT_LT(total, 5 * num_experts);

@@ -131,8 +131,6 @@ class GroupedLinearHostSplits {
   /// follow one another.
   void run(const LinearRows& rows, std::span<const i64> splits, GpuStream stream) const;
 
-  bool uses_cublas() const;
-
  private:
   struct State;
   std::unique_ptr<State> state_;
