@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
@@ -145,34 +146,6 @@ MxExtents mx_compact_extents(const MxFormat& format) {
   const bool by_row = format.axis == MxAxis::Row;
   return {round_up(scales.rows, by_row ? kTileOuter : kTileBlocks),
           round_up(scales.cols, by_row ? kTileBlocks : kTileOuter)};
-}
-
-MxGroupedLayout mx_grouped_layout(i64 members, const MxFormat& member) {
-  const MxExtents compact = mx_compact_extents(member);
-  if (members < 0) fail(ErrorCode::Usage, {}, "mxfp8: {} members", members);
-  MxGroupedLayout layout{member.rows * member.cols, compact.rows * compact.cols, 0, 0};
-  const auto bytes = checked_mul(members, layout.member_bytes);
-  const auto scale_bytes = checked_mul(members, layout.member_scale_bytes);
-  if (!bytes || !scale_bytes)
-    fail(ErrorCode::ShapeOverflow, {}, "mxfp8: {} members of [{}, {}] have too many elements", members, member.rows,
-         member.cols);
-  layout.bytes = *bytes;
-  layout.scale_bytes = *scale_bytes;
-  return layout;
-}
-
-std::vector<i64> mx_group_scale_starts(std::span<const i64> splits, const MxFormat& format) {
-  std::vector<i64> starts;
-  i64 rows = 0;
-  for (std::size_t i = 0; i < splits.size(); ++i) {
-    if (splits[i] < 0 || splits[i] % kTileOuter != 0 || splits[i] > format.rows - rows)
-      fail(ErrorCode::Usage, {}, "mxfp8: group {} has {} rows of {}; groups must be whole multiples of {}", i,
-           splits[i], format.rows, kTileOuter);
-    const MxExtents before = mx_compact_extents({rows, format.cols, format.axis, format.element});
-    starts.push_back(before.rows * before.cols);
-    rows += splits[i];
-  }
-  return starts;
 }
 
 void mx_quantize_host(const MxFormat& format, const void* values, Dtype from, std::uint8_t* data, std::uint8_t* scales,

@@ -1,7 +1,5 @@
 #include "forward/seeded_tokens.hpp"
 
-#include <numeric>
-
 #include "core/float_rows.hpp"
 #include "core/hash.hpp"
 
@@ -39,8 +37,6 @@ SeededTokens::SeededTokens(u64 seed, std::string_view block, i64 num_experts, i6
   for (i64 e = 0; e < num_experts; ++e)
     counts_.push_back(e == single ? 1 : num_experts == 1 ? 4 : 1 + scaled(draw(sizes, 2 + e), kMostTokens));
 }
-
-i64 SeededTokens::total() const { return std::accumulate(counts_.begin(), counts_.end(), i64{0}); }
 
 void SeededTokens::fill(i64 expert, Dtype dtype, std::byte* x, float* probs) const {
   constexpr i64 kMostValue = 110;

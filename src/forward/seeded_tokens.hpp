@@ -17,8 +17,6 @@ class SeededTokens {
 
   /// Tokens of an expert: 1 to 7, and one for one of three or more.
   i64 count(i64 expert) const { return counts_[static_cast<std::size_t>(expert)]; }
-  /// Sum of all.
-  i64 total() const;
   /// The expert that is to run on its own, so that it is empty beside the others; -1 where there is but one.
   i64 isolated_expert() const { return isolated_; }
 

@@ -360,22 +360,6 @@ TEST(Mxfp8, ShapesAndRefusals) {
             "usage");
 }
 
-TEST(Mxfp8, GroupedStorage) {
-  const MxGroupedLayout layout = mx_grouped_layout(5, {192, 96, MxAxis::Row, Dtype::F8_E4M3});
-  EXPECT_EQ(layout.member_bytes, 192 * 96);
-  EXPECT_EQ(layout.member_scale_bytes, 256 * 4);
-  EXPECT_EQ(layout.bytes, 5 * 192 * 96);
-  EXPECT_EQ(layout.scale_bytes, 5 * 256 * 4);
-  EXPECT_EQ(slug_of([] { mx_grouped_layout(i64{1} << 60, {32, 32, MxAxis::Row, Dtype::F8_E4M3}); }), "shape-overflow");
-  const std::vector<i64> splits{128, 0, 256, 128};
-  EXPECT_EQ(mx_group_scale_starts(splits, {512, 96, MxAxis::Row, Dtype::F8_E4M3}),
-            (std::vector<i64>{0, 512, 512, 1536}));
-  EXPECT_EQ(mx_group_scale_starts(splits, {512, 96, MxAxis::Column, Dtype::F8_E4M3}),
-            (std::vector<i64>{0, 512, 512, 1536}));
-  for (const std::vector<i64>& bad : {std::vector<i64>{128, 96}, {-128}, {512, 128}})
-    EXPECT_EQ(slug_of([&] { mx_group_scale_starts(bad, {512, 96, MxAxis::Row, Dtype::F8_E4M3}); }), "usage");
-}
-
 // ---- swizzling ----------------------------------------------------------------------------------
 
 Bytes counted(i64 count) {

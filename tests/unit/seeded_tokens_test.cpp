@@ -86,7 +86,6 @@ TEST(SeededTokens, CountsAreUneven) {
         total += count;
         single = single || (count == 1 && e != tokens.isolated_expert());
       }
-      EXPECT_EQ(tokens.total(), total);
       EXPECT_EQ(tokens.isolated_expert() >= 0, num_experts > 1);
       EXPECT_LT(tokens.isolated_expert(), num_experts);
       EXPECT_TRUE(single || num_experts < 3) << num_experts;

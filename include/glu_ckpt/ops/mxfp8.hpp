@@ -9,8 +9,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
-#include <vector>
 
 #include "glu_ckpt/ops/cuda.hpp"
 
@@ -57,19 +55,6 @@ MxExtents mx_scale_extents(const MxFormat& format);
 /// Returns the extents of scales as TransformerEngine keeps them, padded to 128 along the axis without blocks and to 4
 /// along the other. What the padding holds means nothing.
 MxExtents mx_compact_extents(const MxFormat& format);
-
-/// Experts of one size, one behind the other: data without padding, scales each padded by itself.
-struct MxGroupedLayout {
-  i64 member_bytes = 0;
-  i64 member_scale_bytes = 0;
-  i64 bytes = 0;
-  i64 scale_bytes = 0;
-};
-/// Throws Usage, ShapeOverflow.
-MxGroupedLayout mx_grouped_layout(i64 members, const MxFormat& member);
-/// Groups of rows of one matrix [sum of splits, cols]: the byte of the compact scales at which each group's begin.
-/// Throws Usage for a split that is no multiple of 128: its scales would share a tile with the next group's.
-std::vector<i64> mx_group_scale_starts(std::span<const i64> splits, const MxFormat& format);
 
 // These functions run on the host. Scales are stored `scale_step` bytes a row, which is at least their extent; padding
 // is left as it is.
