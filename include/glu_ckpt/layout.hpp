@@ -208,7 +208,7 @@ struct ExpertBlock {
 /// "3", "mtp.0", "talker.7": the layer's name in reports and in digest identities.
 std::string layer_label(const ExpertBlock& block);
 
-/// The purpose of a matrix outside of the experts (src/arch/dense_roles.hpp has names and sizes).
+/// The purpose of a matrix outside of the experts (src/arch/dense_layout.hpp has names and sizes).
 enum class DenseRole : std::uint8_t {
   Embedding,
   Head,

@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "cli/run.hpp"
-#include "core/current_error.hpp"
 #include "core/fail.hpp"
 #include "python_error.hpp"
 

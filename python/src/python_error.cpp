@@ -2,7 +2,7 @@
 
 #include <nanobind/stl/string.h>
 
-#include "core/current_error.hpp"
+#include "core/fail.hpp"
 
 namespace nb = nanobind;
 

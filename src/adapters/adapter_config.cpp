@@ -6,9 +6,9 @@
 #include <array>
 #include <cmath>
 
+#include "core/config_json.hpp"
 #include "core/fail.hpp"
 #include "core/json.hpp"
-#include "core/json_field.hpp"
 #include "format/model_config.hpp"
 #include "quant/match_target.hpp"
 

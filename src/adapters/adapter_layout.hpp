@@ -2,7 +2,7 @@
 /// Lays the factors of an adapter out anew: which tensors another layout has, and where in the adapter's their
 /// elements are.
 
-#include "adapters/packed_form.hpp"
+#include "adapters/logical_adapter.hpp"
 
 namespace glu_ckpt {
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string_view>
 
-#include "adapters/packed_form.hpp"
+#include "adapters/logical_adapter.hpp"
 #include "core/fail.hpp"
 #include "core/float_rows.hpp"
 #include "layout/key_pattern.hpp"

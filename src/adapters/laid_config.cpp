@@ -6,9 +6,9 @@
 #include <set>
 
 #include "adapters/adapter_layout.hpp"
+#include "core/config_json.hpp"
 #include "core/fail.hpp"
 #include "core/json.hpp"
-#include "core/json_text.hpp"
 #include "format/model_config.hpp"
 
 namespace glu_ckpt {

@@ -8,6 +8,7 @@
 #include "core/fail.hpp"
 #include "core/float_rows.hpp"
 #include "layout/key_pattern.hpp"
+#include "layout/layout_table.hpp"
 #include "layout/placement.hpp"
 
 namespace glu_ckpt {
@@ -249,6 +250,30 @@ LogicalAdapter find_expert_factors(const FactorElements& elements, const std::ve
                                    const AdapterFacts& facts, const std::vector<AdaptedModule>& modules,
                                    bool parts_ranks) {
   return ExpertFinder(elements, tensors, facts, parts_ranks).run(modules);
+}
+
+const Naming* hub_naming(const Recognition& model) {
+  const Naming* const own =
+      model.architecture == nullptr ? nullptr : find_naming(model.architecture->family->expert_naming);
+  return own == nullptr ? model.naming : own;
+}
+
+const Naming* packed_naming(const Naming& hub, const Architecture* architecture) {
+  if (fixed_glu(hub).kind != Glu::Kind::Unknown || architecture == nullptr) return &hub;
+  const std::string& type = architecture->model_type;
+  for (const Naming& in_memory : namings())
+    if (std::ranges::find(in_memory.in_memory_of, type) != in_memory.in_memory_of.end()) return &in_memory;
+  return &hub;
+}
+
+AdaptedModel adapted_model(const Naming* hub, const Architecture* architecture) {
+  AdaptedModel model;
+  model.sizes = [](const std::string&) { return std::nullopt; };
+  model.is_linear = [](const std::string&) { return false; };
+  if (hub == nullptr) return model;
+  model.packed_order = fixed_glu(*packed_naming(*hub, architecture));
+  model.axes = hub->axes;
+  return model;
 }
 
 }  // namespace glu_ckpt

@@ -7,8 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "adapters/packed_form.hpp"
+#include "adapters/read_factors.hpp"
 #include "core/kept.hpp"
+#include "families/architecture.hpp"
+#include "families/expert_keys.hpp"
 
 namespace glu_ckpt {
 
@@ -86,5 +88,16 @@ std::string_view hub_layers(const Naming& naming);
 /// Returns the alpha with which other ranks give the scale that `factors` have. Throws NotExact where none does.
 double alpha_for(const AdapterConfig& config, double alpha, i64 ranks, i64 other_ranks, const Factors& factors,
                  const std::string& what, const std::string& tensor);
+
+/// The spelling of the family's experts on the hub, whose modules an adapter names; that of the model's own where its
+/// family has no map.
+const Naming* hub_naming(const Recognition& model);
+
+/// The spelling of packed experts, which transformers has in memory where the hub has none.
+const Naming* packed_naming(const Naming& hub, const Architecture* architecture);
+
+/// The order of gate and up, and the axes, in the packed form that transformers has of the family; `sizes` says that
+/// there are none.
+AdaptedModel adapted_model(const Naming* hub, const Architecture* architecture);
 
 }  // namespace glu_ckpt

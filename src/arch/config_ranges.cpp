@@ -8,10 +8,9 @@
 #include <optional>
 #include <utility>
 
+#include "core/config_json.hpp"
 #include "core/fail.hpp"
 #include "core/json.hpp"
-#include "core/json_field.hpp"
-#include "core/text_config.hpp"
 #include "families/family.hpp"
 
 namespace glu_ckpt {

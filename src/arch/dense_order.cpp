@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "arch/dense_roles.hpp"
+#include "arch/dense_layout.hpp"
 #include "arch/dense_table.hpp"
 #include "core/fail.hpp"
 #include "families/saved_args.hpp"

@@ -6,7 +6,7 @@
 #include <set>
 #include <unordered_set>
 
-#include "arch/dense_roles.hpp"
+#include "arch/dense_layout.hpp"
 #include "core/parse_number.hpp"
 #include "layout/bare_codes.hpp"
 #include "layout/expert_like_names.hpp"

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/edit_distance.hpp"
+#include "core/compare_names.hpp"
 #include "families/family.hpp"
 
 namespace glu_ckpt {

@@ -10,7 +10,6 @@
 #include "arch/dense_keys.hpp"
 #include "arch/dense_layout.hpp"
 #include "arch/dense_order.hpp"
-#include "arch/dense_roles.hpp"
 #include "arch/find_flaws.hpp"
 #include "arch/meant_type.hpp"
 #include "arch/missing_beside.hpp"

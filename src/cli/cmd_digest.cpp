@@ -2,7 +2,6 @@
 
 #include "cli/run.hpp"
 #include "cli/session.hpp"
-#include "core/current_error.hpp"
 #include "core/fail.hpp"
 #include "core/json.hpp"
 #include "io/file.hpp"

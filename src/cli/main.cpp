@@ -1,7 +1,7 @@
 /// The one catch: an Error becomes its message on stderr and its exit status.
 
 #include "cli/run.hpp"
-#include "core/current_error.hpp"
+#include "core/fail.hpp"
 
 int main(int argc, char** argv) {
   using namespace glu_ckpt;

@@ -7,7 +7,7 @@
 #include "cli/run.hpp"
 #include "cli/session.hpp"
 #include "core/byte_fields.hpp"
-#include "core/current_error.hpp"
+#include "core/fail.hpp"
 #include "ranks/mpi_ranks.hpp"
 
 namespace {

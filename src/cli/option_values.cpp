@@ -10,7 +10,7 @@
 #include <set>
 
 #include "core/checked_math.hpp"
-#include "core/edit_distance.hpp"
+#include "core/compare_names.hpp"
 #include "core/fail.hpp"
 #include "core/parse_number.hpp"
 #include "io/directory.hpp"

@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "cli/session.hpp"
-#include "core/current_error.hpp"
+#include "core/fail.hpp"
 #include "report/report.hpp"
 #include "report/text/tell.hpp"
 

@@ -1,8 +1,7 @@
-#include "convert/check_exact.hpp"
-
 #include <algorithm>
 #include <map>
 
+#include "convert/judge.hpp"
 #include "core/compute.hpp"
 #include "core/fail.hpp"
 #include "layout/element_grid.hpp"

@@ -1,11 +1,10 @@
-#include "convert/choose_clones.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <set>
 
 #include "convert/check_output.hpp"
+#include "convert/passes.hpp"
 #include "core/fail.hpp"
 #include "io/directory.hpp"
 #include "io/file_backed.hpp"

@@ -7,7 +7,7 @@
 
 #include "convert/check_output.hpp"
 #include "convert/expected_output.hpp"
-#include "convert/judge_copies.hpp"
+#include "convert/judge.hpp"
 #include "core/fail.hpp"
 #include "core/readable.hpp"
 #include "io/directory.hpp"

@@ -5,11 +5,9 @@
 #include <algorithm>
 
 #include "convert/check_output.hpp"
-#include "convert/choose_clones.hpp"
 #include "convert/consume.hpp"
 #include "convert/parts.hpp"
-#include "convert/probe.hpp"
-#include "convert/prove_pass.hpp"
+#include "convert/passes.hpp"
 #include "convert/staging.hpp"
 #include "core/fail.hpp"
 #include "core/peak_memory.hpp"

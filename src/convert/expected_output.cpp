@@ -14,7 +14,7 @@
 #include "format/output_format.hpp"
 #include "io/file.hpp"
 #include "model/known_orders.hpp"
-#include "model/settle_idle.hpp"
+#include "model/settle_copies.hpp"
 #include "plan/plan_bytes.hpp"
 
 namespace glu_ckpt {

@@ -6,8 +6,8 @@
 #include <functional>
 
 #include "convert/check_output.hpp"
-#include "convert/choose_clones.hpp"
 #include "convert/expected_output.hpp"
+#include "convert/passes.hpp"
 #include "core/fail.hpp"
 #include "format/checkpoint_files.hpp"
 #include "format/extras.hpp"

@@ -1,10 +1,9 @@
-#include "convert/findings.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "arch/trained_config.hpp"
+#include "convert/judge.hpp"
 #include "families/architecture.hpp"
 #include "format/check_apart.hpp"
 #include "model/adapter_view.hpp"

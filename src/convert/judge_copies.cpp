@@ -1,8 +1,7 @@
-#include "convert/judge_copies.hpp"
-
 #include <algorithm>
 
 #include "convert/conversion.hpp"
+#include "convert/judge.hpp"
 #include "core/byte_fields.hpp"
 #include "core/fail.hpp"
 #include "io/consumed_files.hpp"

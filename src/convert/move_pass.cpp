@@ -1,5 +1,3 @@
-#include "convert/move_pass.hpp"
-
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -7,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "convert/passes.hpp"
 #include "core/byte_fields.hpp"
 #include "core/hash.hpp"
 #include "core/readable.hpp"

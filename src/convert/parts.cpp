@@ -1,8 +1,7 @@
 #include "convert/parts.hpp"
 
 #include "convert/check_output.hpp"
-#include "convert/move_pass.hpp"
-#include "convert/prove_pass.hpp"
+#include "convert/passes.hpp"
 #include "convert/staging.hpp"
 #include "core/fail.hpp"
 #include "io/directory.hpp"

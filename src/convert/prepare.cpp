@@ -3,12 +3,10 @@
 #include <algorithm>
 
 #include "arch/dense_table.hpp"
-#include "convert/check_exact.hpp"
 #include "convert/check_output.hpp"
 #include "convert/consume.hpp"
 #include "convert/conversion.hpp"
-#include "convert/findings.hpp"
-#include "convert/judge_copies.hpp"
+#include "convert/judge.hpp"
 #include "convert/parts.hpp"
 #include "core/fail.hpp"
 #include "format/check_apart.hpp"

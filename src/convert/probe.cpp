@@ -1,8 +1,7 @@
-#include "convert/probe.hpp"
-
 #include <algorithm>
 #include <chrono>
 
+#include "convert/passes.hpp"
 #include "core/checked_math.hpp"
 #include "exec/execute_tasks.hpp"
 #include "io/file.hpp"

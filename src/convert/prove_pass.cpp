@@ -1,8 +1,7 @@
-#include "convert/prove_pass.hpp"
-
 #include <set>
 
 #include "convert/check_output.hpp"
+#include "convert/passes.hpp"
 #include "core/fail.hpp"
 #include "io/consumed_files.hpp"
 #include "io/directory.hpp"

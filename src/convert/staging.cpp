@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "convert/check_output.hpp"
-#include "core/current_error.hpp"
 #include "core/fail.hpp"
 #include "core/readable.hpp"
 #include "io/consumed_files.hpp"

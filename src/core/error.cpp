@@ -1,6 +1,9 @@
 #include "glu_ckpt/error.hpp"
 
 #include <array>
+#include <new>
+
+#include "core/fail.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -136,5 +139,17 @@ static_assert(rows_in_enum_order());
 
 std::string_view slug(ErrorCode code) { return row(code).slug; }
 ExitStatus exit_status(ErrorCode code) { return row(code).status; }
+
+Error current_error() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return Error(ErrorCode::NoMemory, "out of memory; a smaller --max-memory or fewer --jobs may help");
+  } catch (const std::exception& error) {
+    return Error(ErrorCode::Io, error.what());
+  }
+}
 
 }  // namespace glu_ckpt

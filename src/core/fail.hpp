@@ -1,5 +1,5 @@
 #pragma once
-/// Throwing an Error with a formatted sentence.
+/// Throwing an Error with a formatted sentence, and catching one.
 
 #include <fmt/format.h>
 
@@ -41,5 +41,9 @@ template <typename... Args>
   throw Error(code, place_text(where.part, where.offset) + ": " + fmt::format(text, std::forward<Args>(args)...),
               where.part.file, where.tensor);
 }
+
+/// The exception that is being handled, as an Error: one of the library's as it is, a failed allocation as NoMemory,
+/// any other as Io. Only inside a catch.
+Error current_error();
 
 }  // namespace glu_ckpt

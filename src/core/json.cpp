@@ -9,7 +9,6 @@
 
 #include "core/parser_memory.hpp"
 #include "core/readable.hpp"
-#include "core/utf8.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -2,9 +2,8 @@
 
 #include <algorithm>
 
+#include "core/config_json.hpp"
 #include "core/json.hpp"
-#include "core/json_text.hpp"
-#include "core/text_config.hpp"
 #include "families/family.hpp"
 
 namespace glu_ckpt {

@@ -78,4 +78,10 @@ std::filesystem::path checkpoint_directory(const std::filesystem::path& path);
 /// The directory with Megatron's tracker file that the given one is in; empty where there is none.
 std::filesystem::path run_directory(const std::filesystem::path& directory);
 
+/// "is a GGUF file (llama.cpp), which is not read; ...": by the file's name or first bytes. Empty where neither tells.
+std::string other_file_text(const std::filesystem::path& file);
+
+/// The same for a directory in which no checkpoint was found.
+std::string other_directory_text(const std::filesystem::path& directory);
+
 }  // namespace glu_ckpt

@@ -11,7 +11,7 @@
 #include "core/fail.hpp"
 #include "core/parser_memory.hpp"
 #include "format/inner_path.hpp"
-#include "format/pickle_reader.hpp"
+#include "format/pickle_graph.hpp"
 #include "format/torch_dtype.hpp"
 
 namespace glu_ckpt {

@@ -5,7 +5,7 @@
 #include <unordered_map>
 
 #include "format/dcp_metadata.hpp"
-#include "format/pickle_writer.hpp"
+#include "format/pickle_graph.hpp"
 #include "format/torch_dtype.hpp"
 #include "format/torch_tensor.hpp"
 

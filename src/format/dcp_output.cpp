@@ -5,7 +5,7 @@
 #include "format/dcp_metadata.hpp"
 #include "format/megatron_state.hpp"
 #include "format/output_format.hpp"
-#include "format/pickle_writer.hpp"
+#include "format/pickle_graph.hpp"
 #include "format/torch_archive.hpp"
 #include "format/torch_tensor.hpp"
 #include "format/torch_tree.hpp"

@@ -15,7 +15,7 @@
 #include "core/readable.hpp"
 #include "format/dcp_metadata.hpp"
 #include "format/file_source.hpp"
-#include "format/pickle_reader.hpp"
+#include "format/pickle_graph.hpp"
 #include "format/torch_tensor.hpp"
 #include "format/torch_zip.hpp"
 #include "io/run_owner.hpp"

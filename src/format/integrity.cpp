@@ -1,4 +1,4 @@
-#include "format/integrity.hpp"
+#include "format/manifest.hpp"
 
 // libcrypto's SHA-256 itself. The functions in front of it (EVP) read OpenSSL's configuration and load the providers
 // that it names as shared libraries, which a program without shared libraries cannot do.

@@ -5,7 +5,6 @@
 
 #include "core/parallel.hpp"
 #include "format/inner_path.hpp"
-#include "format/integrity.hpp"
 #include "format/output_format.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"

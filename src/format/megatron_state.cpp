@@ -8,7 +8,7 @@
 #include <optional>
 #include <set>
 
-#include "format/pickle_writer.hpp"
+#include "format/pickle_graph.hpp"
 #include "format/torch_archive.hpp"
 
 namespace glu_ckpt {

@@ -4,9 +4,9 @@
 #include <array>
 #include <span>
 
+#include "core/config_json.hpp"
 #include "core/fail.hpp"
 #include "core/json.hpp"
-#include "core/text_config.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -10,7 +10,6 @@
 #include "format/dcp_metadata.hpp"
 #include "format/extras.hpp"
 #include "format/manifest.hpp"
-#include "format/other_files.hpp"
 #include "format/record_file.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"

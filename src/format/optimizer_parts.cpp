@@ -8,8 +8,7 @@
 
 #include "core/crc32.hpp"
 #include "core/fail.hpp"
-#include "format/pickle_reader.hpp"
-#include "format/pickle_writer.hpp"
+#include "format/pickle_graph.hpp"
 #include "format/torch_tensor.hpp"
 #include "format/torch_zip.hpp"
 #include "format/zip_layout.hpp"

@@ -1,5 +1,3 @@
-#include "format/other_files.hpp"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "core/readable.hpp"
+#include "format/checkpoint_files.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
 

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "glu_ckpt/error.hpp"
 #include "glu_ckpt/tensor.hpp"
 
 namespace glu_ckpt {
@@ -182,5 +183,30 @@ class PickleGraph {
   std::vector<Name> names_;
   std::map<std::pair<std::string_view, std::string_view>, PickleRef> globals_;
 };
+
+/// The names that a pickle may hold: those of tensors and state dicts, or those of a .metadata file. `Any` takes every
+/// name and every call: nothing is run either way, so a trainer's state is read around what is foreign in it.
+enum class PickleNames { Torch, DcpMetadata, Any };
+
+/// The use that a name may be put to.
+enum class NameUse {
+  /// The name is not in the list.
+  Refused,
+  /// May stand as a value (a dtype, a storage type, an enum's class), not be called.
+  Value,
+  /// May be called by REDUCE or NEWOBJ as well.
+  Callable,
+};
+NameUse name_use(PickleNames names, std::string_view module, std::string_view name);
+
+/// Reads the pickle of protocol 2 to 5 at the start of graph.source().substr(begin), with a closed list of opcodes and
+/// names, and returns its root. Executes nothing. `*end` is set to the position after STOP. `part` is what source() was
+/// read from. Nodes get their position(). Throws the Pickle* errors.
+PickleRef read_pickle(PickleGraph& graph, PickleNames names, const InputPart& part, std::size_t begin = 0,
+                      std::size_t* end = nullptr);
+
+/// Writes a pickle of protocol 2, which torch.load(weights_only=True) reads. Shared nodes are written once and fetched
+/// from the memo. Deterministic. Throws PickleDepth.
+std::string write_pickle(const PickleGraph& graph, PickleRef root);
 
 }  // namespace glu_ckpt

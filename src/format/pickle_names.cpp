@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "format/pickle_reader.hpp"
+#include "format/pickle_graph.hpp"
 
 namespace glu_ckpt {
 

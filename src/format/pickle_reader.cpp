@@ -1,8 +1,6 @@
 /// A pickle is a program for a stack machine. This one knows the opcodes of protocols 2 to 5 that build values,
 /// and none that looks up, imports or calls: GLOBAL pushes a name, REDUCE a note of what would be called.
 
-#include "format/pickle_reader.hpp"
-
 #include <algorithm>
 #include <bit>
 #include <deque>
@@ -12,7 +10,7 @@
 #include "core/fail.hpp"
 #include "core/parser_memory.hpp"
 #include "core/readable.hpp"
-#include "core/utf8.hpp"
+#include "format/pickle_graph.hpp"
 
 namespace glu_ckpt {
 

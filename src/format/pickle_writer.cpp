@@ -1,11 +1,10 @@
-#include "format/pickle_writer.hpp"
-
 #include <algorithm>
 #include <bit>
 #include <limits>
 #include <map>
 
 #include "core/fail.hpp"
+#include "format/pickle_graph.hpp"
 
 namespace glu_ckpt {
 

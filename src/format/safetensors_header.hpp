@@ -1,5 +1,5 @@
 #pragma once
-/// The header of a safetensors file, as bytes: opens no file.
+/// The header of a safetensors file, as bytes; read_header() alone takes a file, which is open.
 ///
 ///   0    u64 N, little-endian: length of the JSON, padding included
 ///   8    N bytes of UTF-8 JSON: {"__metadata__": {key: string}, name: {"dtype", "shape",
@@ -21,6 +21,8 @@
 #include "glu_ckpt/tensor.hpp"
 
 namespace glu_ckpt {
+
+class File;
 
 /// The reference reader's limit on N.
 inline constexpr i64 kMaxHeaderBytes = 100'000'000;
@@ -48,5 +50,8 @@ std::optional<i64> shareable_phase(i64 offset);
 /// Compact, fields in the reference writer's order, metadata keys sorted. Throws HeaderTooLarge.
 std::string print_header(std::span<const OutputTensor> tensors, const std::map<std::string, std::string>& metadata,
                          std::optional<i64> data_phase = std::nullopt);
+
+/// Returns the checked header of a file; tensor offsets are absolute positions in it.
+ParsedHeader read_header(const File& file);
 
 }  // namespace glu_ckpt

@@ -1,5 +1,3 @@
-#include "format/safetensors_source.hpp"
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -8,6 +6,7 @@
 #include "core/base64.hpp"
 #include "core/fail.hpp"
 #include "format/file_source.hpp"
+#include "format/safetensors_header.hpp"
 #include "io/file_backed.hpp"
 #include "io/input_file.hpp"
 

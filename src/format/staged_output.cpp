@@ -11,7 +11,6 @@
 #include "core/parallel.hpp"
 #include "format/checkpoint_files.hpp"
 #include "format/extras.hpp"
-#include "format/integrity.hpp"
 #include "format/manifest.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"

@@ -1,7 +1,6 @@
 #include "format/structure.hpp"
 
-#include "format/pickle_reader.hpp"
-#include "format/pickle_writer.hpp"
+#include "format/pickle_graph.hpp"
 #include "format/torch_archive.hpp"
 #include "format/torch_tree.hpp"
 

@@ -8,7 +8,7 @@
 #include "core/parallel.hpp"
 #include "format/extras.hpp"
 #include "format/output_format.hpp"
-#include "format/pickle_writer.hpp"
+#include "format/pickle_graph.hpp"
 #include "format/record_file.hpp"
 #include "format/safetensors_index.hpp"
 #include "format/torch_archive.hpp"

@@ -10,7 +10,7 @@
 #include "core/parallel.hpp"
 #include "format/extras.hpp"
 #include "format/file_source.hpp"
-#include "format/pickle_reader.hpp"
+#include "format/pickle_graph.hpp"
 #include "format/torch_tensor.hpp"
 #include "format/torch_tree.hpp"
 #include "io/file_backed.hpp"

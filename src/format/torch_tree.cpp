@@ -7,8 +7,7 @@
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "core/parser_memory.hpp"
-#include "format/pickle_reader.hpp"
-#include "format/pickle_writer.hpp"
+#include "format/pickle_graph.hpp"
 #include "format/torch_tensor.hpp"
 
 namespace glu_ckpt {

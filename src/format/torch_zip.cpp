@@ -10,7 +10,6 @@
 #include "core/fail.hpp"
 #include "core/parser_memory.hpp"
 #include "core/readable.hpp"
-#include "core/utf8.hpp"
 #include "format/zip_fields.hpp"
 
 namespace glu_ckpt {

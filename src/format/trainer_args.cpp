@@ -7,7 +7,7 @@
 
 #include "core/fail.hpp"
 #include "core/json.hpp"
-#include "format/pickle_reader.hpp"
+#include "format/pickle_graph.hpp"
 #include "format/torch_zip.hpp"
 #include "io/file.hpp"
 

@@ -6,7 +6,6 @@
 #include "format/output_format.hpp"
 #include "format/record_file.hpp"
 #include "format/safetensors_header.hpp"
-#include "format/safetensors_source.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
 #include "io/file_names.hpp"

@@ -1,8 +1,7 @@
-#include "layout/choose_naming.hpp"
-
 #include <algorithm>
 
 #include "core/fail.hpp"
+#include "layout/recognize_steps.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -1,5 +1,3 @@
-#include "layout/collect_blocks.hpp"
-
 #include <algorithm>
 #include <unordered_map>
 #include <vector>
@@ -8,6 +6,7 @@
 #include "core/fail.hpp"
 #include "layout/expert_block.hpp"
 #include "layout/optimizer_names.hpp"
+#include "layout/recognize_steps.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -9,13 +9,12 @@
 #include "core/fail.hpp"
 #include "core/json.hpp"
 #include "core/parse_number.hpp"
-#include "layout/choose_naming.hpp"
-#include "layout/collect_blocks.hpp"
 #include "layout/element_grid.hpp"
 #include "layout/expert_block.hpp"
 #include "layout/expert_like_names.hpp"
 #include "layout/glu_answers.hpp"
 #include "layout/optimizer_names.hpp"
+#include "layout/recognize_steps.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -11,14 +11,13 @@
 #include <vector>
 
 #include "arch/recognize_model.hpp"
+#include "core/compare_names.hpp"
 #include "core/fail.hpp"
 #include "core/float_rows.hpp"
-#include "core/name_glob.hpp"
 #include "format/model_config.hpp"
 #include "model/source_hints.hpp"
 #include "model/source_steps.hpp"
 #include "model/stored_codes.hpp"
-#include "model/wrapped_source.hpp"
 #include "quant/quant_config.hpp"
 
 namespace glu_ckpt {

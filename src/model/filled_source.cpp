@@ -9,11 +9,10 @@
 #include <vector>
 
 #include "arch/recognize_model.hpp"
+#include "core/config_json.hpp"
 #include "core/fail.hpp"
 #include "core/json.hpp"
-#include "core/json_text.hpp"
 #include "core/parse_number.hpp"
-#include "core/text_config.hpp"
 #include "families/architecture.hpp"
 #include "families/dense_rows.hpp"
 #include "format/both_checks.hpp"
@@ -22,7 +21,6 @@
 #include "model/open_checkpoint.hpp"
 #include "model/source_hints.hpp"
 #include "model/source_steps.hpp"
-#include "model/wrapped_source.hpp"
 #include "quant/quant_config.hpp"
 
 namespace glu_ckpt {

@@ -16,7 +16,6 @@
 #include "model/locate_errors.hpp"
 #include "model/saved_arguments.hpp"
 #include "model/settle_copies.hpp"
-#include "model/settle_idle.hpp"
 #include "model/stored_model.hpp"
 
 namespace glu_ckpt {

@@ -8,8 +8,7 @@
 #include <set>
 #include <string_view>
 
-#include "core/name_glob.hpp"
-#include "core/natural_order.hpp"
+#include "core/compare_names.hpp"
 #include "glu_ckpt/model.hpp"
 #include "layout/placement.hpp"
 

@@ -14,7 +14,7 @@
 #include "model/adapter_view.hpp"
 #include "model/locate_errors.hpp"
 #include "model/saved_arguments.hpp"
-#include "model/settle_idle.hpp"
+#include "model/settle_copies.hpp"
 #include "model/source_hints.hpp"
 #include "model/source_steps.hpp"
 #include "model/stage.hpp"

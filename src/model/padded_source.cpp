@@ -19,7 +19,6 @@
 #include "model/source_hints.hpp"
 #include "model/source_steps.hpp"
 #include "model/stored_codes.hpp"
-#include "model/wrapped_source.hpp"
 #include "quant/quant_config.hpp"
 
 namespace glu_ckpt {

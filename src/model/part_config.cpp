@@ -6,9 +6,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/config_json.hpp"
 #include "core/json.hpp"
-#include "core/json_text.hpp"
-#include "core/text_config.hpp"
 #include "format/model_config.hpp"
 
 namespace glu_ckpt {

@@ -21,7 +21,6 @@
 #include "model/part_config.hpp"
 #include "model/source_hints.hpp"
 #include "model/source_steps.hpp"
-#include "model/wrapped_source.hpp"
 #include "quant/quant_config.hpp"
 
 namespace glu_ckpt {

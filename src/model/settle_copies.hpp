@@ -1,5 +1,6 @@
 #pragma once
-/// Copies that are none: a tensor that should repeat another one (TensorCopy), but was trained on its own.
+/// What only the bytes tell: copies that are none, since a tensor that should repeat another one (TensorCopy) was
+/// trained on its own, and tensors that are idle if they are zero.
 
 #include <string>
 #include <vector>
@@ -42,5 +43,13 @@ std::vector<UnlikeCopy> settle_copies(const RunOptions& run, Checkpoint& checkpo
 /// Does so for two that are compared. A copy that was rounded stays one where the other checkpoint has none, or one
 /// that repeats its original. Returns whether some did.
 bool settle_copies(const RunOptions& run, Checkpoint& a, Checkpoint& b);
+
+/// Reads the tensors that Recognition::idle has on that condition; those with another element leave it. They are small.
+void settle_idle(Checkpoint& checkpoint);
+
+/// Does the same for an output before it can be read: it has these tensors as `source` has them, or they are among its
+/// tensors that are `zeros`.
+void settle_idle_like(const Checkpoint& source, const std::vector<std::size_t>& zeros, const Inventory& inventory,
+                      Recognition& recognition);
 
 }  // namespace glu_ckpt

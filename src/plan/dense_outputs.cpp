@@ -1,12 +1,9 @@
-#include "plan/dense_outputs.hpp"
-
 #include <algorithm>
 #include <map>
 #include <tuple>
 
 #include "arch/dense_layout.hpp"
 #include "arch/dense_order.hpp"
-#include "arch/dense_roles.hpp"
 #include "arch/find_flaws.hpp"
 #include "arch/model_names.hpp"
 #include "arch/recognize_model.hpp"
@@ -14,6 +11,7 @@
 #include "core/compute.hpp"
 #include "core/fail.hpp"
 #include "core/parse_number.hpp"
+#include "plan/draft_outputs.hpp"
 #include "plan/matrix_moves.hpp"
 
 namespace glu_ckpt {

@@ -1,5 +1,3 @@
-#include "plan/expert_outputs.hpp"
-
 #include <algorithm>
 #include <array>
 #include <map>
@@ -11,6 +9,7 @@
 #include "layout/key_pattern.hpp"
 #include "layout/placement.hpp"
 #include "layout/tensor_kinds.hpp"
+#include "plan/draft_outputs.hpp"
 #include "plan/matrix_moves.hpp"
 
 namespace glu_ckpt {

@@ -15,10 +15,7 @@
 #include "layout/layout_table.hpp"
 #include "layout/optimizer_names.hpp"
 #include "layout/unknown_orders.hpp"
-#include "plan/dense_outputs.hpp"
-#include "plan/expert_outputs.hpp"
-#include "plan/place_outputs.hpp"
-#include "plan/stack_drafts.hpp"
+#include "plan/draft_outputs.hpp"
 
 namespace glu_ckpt {
 namespace {

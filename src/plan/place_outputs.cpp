@@ -1,11 +1,10 @@
-#include "plan/place_outputs.hpp"
-
 #include <algorithm>
 #include <span>
 #include <tuple>
 
-#include "core/natural_order.hpp"
+#include "core/compare_names.hpp"
 #include "plan/clone_parts.hpp"
+#include "plan/draft_outputs.hpp"
 #include "plan/join_moves.hpp"
 
 namespace glu_ckpt {

@@ -1,5 +1,3 @@
-#include "plan/stack_drafts.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 
 #include "core/fail.hpp"
 #include "core/parse_number.hpp"
+#include "plan/draft_outputs.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "glu_ckpt/checkpoint.hpp"
+#include "glu_ckpt/tensor.hpp"
 #include "quant/encode_row.hpp"
 #include "quant/encoded_source.hpp"
 

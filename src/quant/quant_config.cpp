@@ -6,15 +6,12 @@
 #include <array>
 #include <span>
 
+#include "core/config_json.hpp"
 #include "core/fail.hpp"
 #include "core/json.hpp"
-#include "core/json_field.hpp"
-#include "core/json_text.hpp"
 #include "core/parse_number.hpp"
-#include "core/text_config.hpp"
 #include "format/model_config.hpp"
 #include "quant/formats/quant_format.hpp"
-#include "quant/run_time_words.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/json.hpp"
 #include "glu_ckpt/tensor.hpp"
 
 namespace glu_ckpt {
@@ -97,5 +98,11 @@ std::string with_block_rows(std::string_view config, i64 rows);
 
 /// The text whose `quantization_config` is that of MXFP8, with the list of modules that are not quantized as it was.
 std::string with_mxfp8(std::string_view config);
+
+/// Finds words of quantization_config by which a program multiplies the inputs or outputs of modules when it runs, or
+/// adds low-rank parts to their weights, so that the stored weights alone are not the model's. Returns the name of the
+/// word and what it says, as in "transform_config has a transform 'R4' at location 'input'"; empty where there is none,
+/// where words are empty, and where all transforms are inside the stored weights (locations that begin with `weight_`).
+std::string run_time_words(const JsonValue& config);
 
 }  // namespace glu_ckpt

@@ -12,6 +12,7 @@
 
 #include "core/fail.hpp"
 #include "core/mxfp8_bits.hpp"
+#include "format/model_config.hpp"
 #include "quant/check_codes.hpp"
 #include "quant/decode_row.hpp"
 #include "quant/decoded_source.hpp"

@@ -1,9 +1,9 @@
-#include "quant/run_time_words.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cctype>
+
+#include "quant/quant_config.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "core/byte_fields.hpp"
-#include "core/current_error.hpp"
+#include "core/fail.hpp"
 #include "glu_ckpt/ranks.hpp"
 
 namespace glu_ckpt {

@@ -8,9 +8,9 @@
 #include <map>
 #include <tuple>
 
+#include "core/compare_names.hpp"
 #include "core/element_text.hpp"
 #include "core/fail.hpp"
-#include "core/name_glob.hpp"
 #include "core/parallel.hpp"
 #include "verify/compare_elements.hpp"
 #include "verify/item_rows.hpp"

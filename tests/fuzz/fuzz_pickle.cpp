@@ -3,8 +3,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "format/pickle_reader.hpp"
-#include "format/pickle_writer.hpp"
+#include "format/pickle_graph.hpp"
 #include "glu_ckpt/error.hpp"
 #include "support/pickle_equal.hpp"
 

@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <numeric>
 
-#include "core/natural_order.hpp"
+#include "core/compare_names.hpp"
 #include "exec/done_log.hpp"
 #include "exec/execute_tasks.hpp"
 #include "format/staged_output.hpp"

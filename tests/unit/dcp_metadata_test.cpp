@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "format/pickle_graph.hpp"
-#include "format/pickle_writer.hpp"
 #include "format/torch_tensor.hpp"
 #include "io/file.hpp"
 #include "support/slug_of.hpp"

@@ -5,7 +5,7 @@
 
 #include "format/checkpoint_files.hpp"
 #include "format/dcp_metadata.hpp"
-#include "format/integrity.hpp"
+#include "format/manifest.hpp"
 #include "format/staged_output.hpp"
 #include "glu_ckpt/error.hpp"
 #include "io/file.hpp"

@@ -11,7 +11,6 @@
 #include "core/parallel.hpp"
 #include "format/dcp_metadata.hpp"
 #include "format/pickle_graph.hpp"
-#include "format/pickle_writer.hpp"
 #include "format/zip_layout.hpp"
 #include "glu_ckpt/error.hpp"
 #include "support/dist_checkpoint.hpp"

@@ -10,7 +10,6 @@
 
 #include "arch/dense_keys.hpp"
 #include "arch/dense_layout.hpp"
-#include "arch/dense_roles.hpp"
 #include "glu_ckpt/error.hpp"
 #include "layout/placement.hpp"
 

@@ -1,9 +1,8 @@
-#include "format/pickle_reader.hpp"
-
 #include <gtest/gtest.h>
 
 #include <set>
 
+#include "format/pickle_graph.hpp"
 #include "support/pickle_text.hpp"
 #include "support/slug_of.hpp"
 

@@ -1,8 +1,6 @@
-#include "format/pickle_writer.hpp"
-
 #include <gtest/gtest.h>
 
-#include "format/pickle_reader.hpp"
+#include "format/pickle_graph.hpp"
 #include "support/pickle_equal.hpp"
 #include "support/pickle_text.hpp"
 #include "support/slug_of.hpp"

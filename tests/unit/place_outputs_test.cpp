@@ -1,5 +1,3 @@
-#include "plan/place_outputs.hpp"
-
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +5,7 @@
 #include <random>
 
 #include "plan/clone_parts.hpp"
+#include "plan/draft_outputs.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -1,5 +1,3 @@
-#include "format/safetensors_source.hpp"
-
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -9,6 +7,7 @@
 #include <functional>
 #include <thread>
 
+#include "format/safetensors_header.hpp"
 #include "glu_ckpt/error.hpp"
 #include "support/slug_of.hpp"
 

@@ -2,8 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "format/pickle_reader.hpp"
-#include "format/pickle_writer.hpp"
+#include "format/pickle_graph.hpp"
 #include "support/slug_of.hpp"
 
 namespace glu_ckpt {

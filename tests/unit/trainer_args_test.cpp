@@ -7,7 +7,7 @@
 
 #include <limits>
 
-#include "format/pickle_writer.hpp"
+#include "format/pickle_graph.hpp"
 #include "format/torch_archive.hpp"
 
 namespace glu_ckpt {

@@ -1,4 +1,4 @@
-#include "core/natural_order.hpp"
+#include "core/compare_names.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,12 +1,26 @@
 #pragma once
-/// Finds the row of the table of namings that explains the keys.
+/// The steps of recognize().
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "layout/key_groups.hpp"
 
 namespace glu_ckpt {
+
+struct CollectedBlocks {
+  /// The weights' first.
+  std::vector<BlockShape> shapes;
+  std::size_t num_weight_blocks = 0;
+  std::vector<BoundTensor> bound;
+  /// An optimizer's tensors of shapes that are not the weights'.
+  std::vector<std::size_t> misfits;
+};
+
+/// `num_experts` and `num_hidden_layers` as config.json says. Throws the expert errors.
+CollectedBlocks collect_blocks(const KeyGroups& keys, const Naming& naming, std::optional<i64> num_experts,
+                               std::optional<i64> num_hidden_layers, i64 scale_rows);
 
 struct ChosenNaming {
   /// It is null where no key belongs to an expert.

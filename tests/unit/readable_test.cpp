@@ -1,4 +1,4 @@
-#include "core/utf8.hpp"
+#include "core/readable.hpp"
 
 #include <gtest/gtest.h>
 
