@@ -19,7 +19,7 @@ namespace {
 struct Loop {
   i64 count = 1;
   i64 step = 0;
-  auto operator<=>(const Loop&) const = default;
+  auto operator<=>(const Loop&) const = default;  // NOLINT(modernize-use-nullptr)
 };
 
 struct Lattice {
