@@ -37,8 +37,6 @@ struct Conversion {
   Plan plan = {};
   /// The source's tensors that should repeat others and do not; those are moved as their own.
   std::vector<UnlikeCopy> unlike_copies = {};
-  /// The arguments of a run that loads the output; empty where none are written (Target::makes_args).
-  MegatronArgs megatron_args = {};
   LoadsIn loads_in = {};
   std::vector<std::string> warnings = {};
 };

@@ -128,7 +128,7 @@ Converted run_conversion(const Conversion& conversion, Ranks& ranks) {
   Published published;
   i64 bytes_written = 0;
   std::vector<std::string> warnings;
-  staging.keep_on_failure([&] {
+  try {
     if (!clones.empty()) clone_pass(conversion, staging, clones);
     if (conversion.options.consume_source) consumer.emplace(conversion, expected, staging);
     Consumer* const consumes = consumer ? &*consumer : nullptr;
@@ -145,7 +145,9 @@ Converted run_conversion(const Conversion& conversion, Ranks& ranks) {
       published = prove_and_publish(conversion, expected, staging, clones, moved, consumes);
       bytes_written = staging.sink().bytes_written() + moved.bytes_written_elsewhere;
     });
-  });
+  } catch (...) {
+    staging.end_failed_pass();
+  }
   return {.warnings = std::move(warnings),
           .proof = published.proof,
           .digest = has_unknown_glu(conversion.source.recognition) ? std::nullopt : published.digest,
@@ -190,7 +192,7 @@ ConversionPlan plan_conversion(const std::filesystem::path& source, const std::f
   if (const auto rate = probe(conversion); rate && rate->bytes > 0)
     planned.estimated_seconds =
         rate->seconds * static_cast<double>(planned.bytes_written) / static_cast<double>(rate->bytes);
-  planned.megatron_args = std::move(conversion.megatron_args.text);
+  planned.megatron_args = std::move(conversion.target.args.text);
   planned.plan = std::move(conversion.plan);
   planned.loads_in = std::move(conversion.loads_in);
   planned.warnings = std::move(conversion.warnings);

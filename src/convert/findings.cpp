@@ -215,7 +215,7 @@ bool loads_source(const Conversion& conversion) {
 }
 
 std::vector<std::string> warnings_of(const Conversion& conversion) {
-  std::vector<std::string> warnings = conversion.megatron_args.warnings;
+  std::vector<std::string> warnings = conversion.target.args.warnings;
   if (!conversion.plan.foreign_order.empty())
     warnings.push_back("the output may load and compute something else. " + conversion.plan.foreign_order);
   for (std::string& text : unread_argument_texts(*conversion.source.source, conversion.source.hints))

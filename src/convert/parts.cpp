@@ -60,14 +60,16 @@ i64 make_part(const Conversion& conversion, const ExpectedOutput& expected) {
   const i64 number = conversion.options.part.number, of = conversion.options.part.of;
   Staging staging(conversion, expected, clones, *alone);
   StagedOutput& sink = staging.sink();
-  staging.keep_on_failure([&] {
+  try {
     if (!sink.part_sums(number)) {
       const Moved mine = move_pass(conversion, expected, staging, clones, nullptr, *alone,
                                    shares_of_others(conversion.plan, expected.output_leaves(), number, of));
       staging.check_source_unchanged();
       sink.end_part(moved_bytes(mine, sink.bytes_written()));
     }
-  });
+  } catch (...) {
+    staging.end_failed_pass();
+  }
   i64 left = 0;
   for (i64 other = 1; other <= of; ++other) left += sink.part_sums(other) ? 0 : 1;
   return left;
@@ -79,7 +81,7 @@ Converted commit_parts(const Conversion& conversion, const ExpectedOutput& expec
   Staging staging(conversion, expected, clones, *alone, OutputMode::Lead);
   Published published;
   Moved moved;
-  staging.keep_on_failure([&] {
+  try {
     for (i64 part = 1; part <= conversion.options.part.of; ++part) {
       const std::optional<PartSums> sums = staging.sink().part_sums(part);
       if (!sums)
@@ -90,7 +92,9 @@ Converted commit_parts(const Conversion& conversion, const ExpectedOutput& expec
     }
     staging.check_source_unchanged();
     published = prove_and_publish(conversion, expected, staging, clones, moved, nullptr);
-  });
+  } catch (...) {
+    staging.end_failed_pass();
+  }
   Converted converted;
   converted.proof = published.proof;
   converted.digest = has_unknown_glu(conversion.source.recognition) ? std::nullopt : published.digest;

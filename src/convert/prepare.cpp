@@ -176,7 +176,7 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
   });
   conversion.plan = make_shared_plan(conversion, ranks);
   together(ranks, [&] {
-    if (conversion.target.makes_args) conversion.megatron_args = arguments_for(conversion.source, conversion.plan);
+    complete_target(conversion.target, conversion.source, conversion.plan, options.from.drop_optimizer);
     if (!conversion.backend) conversion.backend = open_backend(run, &conversion.plan);
   });
   if (consumed != nullptr) keep_source(conversion);

@@ -72,7 +72,7 @@ OutputOptions output_options(const Conversion& conversion, Record record) {
   to.metadata = source.metadata();
   if (conversion.source.recognition.is_adapter) to.only_file = "adapter_model.safetensors";
   to.extra_files = conversion.target.extra_files;
-  to.made_files = made_files(conversion.target, conversion.megatron_args);
+  to.made_files = conversion.target.made_files;
   to.overwrite = conversion.options.overwrite;
   to.record = std::move(record);
   to.options = option_texts(conversion.options);
@@ -80,8 +80,7 @@ OutputOptions output_options(const Conversion& conversion, Record record) {
   if (conversion.input.string().find("://") != std::string::npos)
     to.options["source"] = canonical_path(conversion.input).string();
   to.format = conversion.target.format;
-  to.structure = output_structure(conversion.target, conversion.source, conversion.plan.outputs,
-                                  conversion.options.from.drop_optimizer);
+  to.structure = conversion.target.structure;
   to.source_format = source.format();
   to.data_phases = conversion.plan.data_phases;
   return to;
@@ -138,7 +137,7 @@ void Staging::open(OutputMode mode, const ExpectedOutput& expected, const CloneP
   }
 }
 
-void Staging::keep_on_failure(const std::function<void()>& passes) {
+void Staging::end_failed_pass() {
   const auto settle = [&](ErrorCode code) {
     if (!sink_) return;
     if (is_resumable(code))
@@ -148,7 +147,7 @@ void Staging::keep_on_failure(const std::function<void()>& passes) {
   };
   const auto stays = [&](ErrorCode code) { return is_resumable(code) || (sink_ && sink_->holds_source()); };
   try {
-    passes();
+    throw;
   } catch (const Error& error) {
     settle(error.code());
     if (!stays(error.code())) throw;

@@ -1,7 +1,6 @@
 #pragma once
 /// The staging directory of a conversion: who may work in it, and what becomes of it when a pass fails.
 
-#include <functional>
 #include <memory>
 #include <string>
 
@@ -25,9 +24,9 @@ class Staging {
   Staging(const Conversion& conversion, const ExpectedOutput& expected, const ClonePlan& clones, Ranks& ranks,
           OutputMode mode);
 
-  /// Runs `passes`. Where they fail resumably, what is done stays and the error says how to go on; after any other
-  /// failure the directory is removed.
-  void keep_on_failure(const std::function<void()>& passes);
+  /// Throws the error of a pass again; only inside a catch. Where the run can be resumed, what is done stays and the
+  /// error says how to go on; after any other failure the directory is removed.
+  [[noreturn]] void end_failed_pass();
 
   /// Throws SourceChanged where the source is no longer what it was when the run began.
   void check_source_unchanged() const;

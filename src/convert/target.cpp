@@ -460,28 +460,6 @@ class TargetResolver {
   Target target_;
 };
 
-}  // namespace
-
-Target resolve_target(const std::filesystem::path& output, const ConvertOptions& options, const Checkpoint& source) {
-  return TargetResolver(output, options, source).run();
-}
-
-MegatronArgs arguments_for(const Checkpoint& source, const Plan& plan) {
-  return megatron_args(source.hints.config, source.recognition,
-                       {plan.to.glu, plan.to.shared_glu, stacks_layers(plan.outputs)});
-}
-
-std::vector<SideFile> made_files(const Target& target, const MegatronArgs& args) {
-  std::vector<SideFile> files;
-  if (target.for_megatron)
-    files.push_back({std::string(kCommonStateFile), print_common_state(args.text, args.stacked)});
-  if (!target.config.name.empty()) files.push_back(target.config);
-  if (target.makes_args) files.push_back({std::string(kMegatronArgsFile), args.text});
-  return files;
-}
-
-namespace {
-
 class OneObject final : public ObjectStore {
  public:
   explicit OneObject(std::string zip) : zip_(std::move(zip)) {}
@@ -513,8 +491,16 @@ IsDropped drop_optimizer_parts(const Source& source, Structure& structure) {
   return [dropped](std::string_view name) { return is_optimizer_tensor(name) || dropped.contains(name); };
 }
 
-}  // namespace
+std::vector<SideFile> made_files(const Target& target) {
+  std::vector<SideFile> files;
+  if (target.for_megatron)
+    files.push_back({std::string(kCommonStateFile), print_common_state(target.args.text, target.args.stacked)});
+  if (!target.config.name.empty()) files.push_back(target.config);
+  if (target.makes_args) files.push_back({std::string(kMegatronArgsFile), target.args.text});
+  return files;
+}
 
+/// Returns what the output holds besides tensors and files.
 Structure output_structure(const Target& target, const Checkpoint& source, const std::vector<OutputTensor>& outputs,
                            bool drops_optimizer) {
   Structure structure = source.source->structure();
@@ -535,6 +521,20 @@ Structure output_structure(const Target& target, const Checkpoint& source, const
   if (leaves_megatron)
     std::erase_if(structure.objects, [](const NamedObject& object) { return is_made_anew(object.name); });
   return structure;
+}
+
+}  // namespace
+
+Target resolve_target(const std::filesystem::path& output, const ConvertOptions& options, const Checkpoint& source) {
+  return TargetResolver(output, options, source).run();
+}
+
+void complete_target(Target& target, const Checkpoint& source, const Plan& plan, bool drops_optimizer) {
+  if (target.makes_args)
+    target.args = megatron_args(source.hints.config, source.recognition,
+                                {plan.to.glu, plan.to.shared_glu, stacks_layers(plan.outputs)});
+  target.made_files = made_files(target);
+  target.structure = output_structure(target, source, plan.outputs, drops_optimizer);
 }
 
 }  // namespace glu_ckpt

@@ -31,20 +31,21 @@ struct Target {
   bool config_is_found = false;
   /// The source is such a checkpoint, and the output has no use for what was made.
   bool drops_made = false;
+
+  // complete_target() fills these.
+  /// The arguments of a run that loads the output; empty where none are written (makes_args).
+  MegatronArgs args;
+  /// The files that are made for the output's reader.
+  std::vector<SideFile> made_files;
+  /// What the output holds besides tensors and files.
+  Structure structure;
 };
 
 /// Throws Usage for what is no target, and where the name of the output and --format contradict each other; NoMap where
 /// nobody knows what else than experts the model has.
 Target resolve_target(const std::filesystem::path& output, const ConvertOptions& options, const Checkpoint& source);
 
-/// The arguments of a run that loads the output of that plan. Only where the model's architecture is known.
-MegatronArgs arguments_for(const Checkpoint& source, const Plan& plan);
-
-/// The files that are made for the output's reader, once its tensors are known.
-std::vector<SideFile> made_files(const Target& target, const MegatronArgs& args);
-
-/// Returns what the output holds besides tensors and files.
-Structure output_structure(const Target& target, const Checkpoint& source, const std::vector<OutputTensor>& outputs,
-                           bool drops_optimizer);
+/// Makes what goes beside the output's tensors, once the plan says which those are.
+void complete_target(Target& target, const Checkpoint& source, const Plan& plan, bool drops_optimizer);
 
 }  // namespace glu_ckpt
