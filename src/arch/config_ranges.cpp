@@ -140,7 +140,13 @@ constexpr auto kFields = std::to_array<JsonField>({
     {"compression_config", Type::Object},
 });
 
+/// What null is no word for "not given" of: transformers computes with it, or stops.
+constexpr auto kNeverNull =
+    std::to_array<std::string_view>({"rope_interleave", "rope_*.rope_theta", "rope_*.partial_rotary_factor"});
+
 void check_field(const JsonField& row, const std::string& name, const JsonValue& value) {
+  if (value.kind() == JsonKind::Null && std::ranges::find(kNeverNull, row.name) != kNeverNull.end())
+    fail(ErrorCode::ConfigJson, {}, "config.json: {} is null: give it a value, or leave it out", name);
   if (const std::string fault = fault_of(row, name, value); !fault.empty())
     fail(ErrorCode::ConfigJson, {}, "config.json: {}", fault);
 }

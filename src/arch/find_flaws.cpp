@@ -17,6 +17,8 @@ namespace {
 /// Flaws beyond these get no hint at a tensor that may be meant, for which all names are searched.
 constexpr std::size_t kHinted = 16;
 
+constexpr std::string_view kWeight = ".weight", kBias = ".bias";
+
 class FlawFinder {
  public:
   FlawFinder(const Inventory& inventory, const Recognition& model, const StandIns& stand_ins)
@@ -171,7 +173,14 @@ class FlawFinder {
   }
 
   void check_expert_biases(const ExpertBlock& block) {
-    if (!architecture_.family->biases_everywhere) return;
+    if (!architecture_.family->biases_everywhere) {
+      const auto bias = std::ranges::find(block.matrices, TensorKind::Bias, &Matrix::kind);
+      if (bias != block.matrices.end())
+        add(ErrorCode::ModelShape, name_of(bias->tensor),
+            "'{}' is there, but the experts of a {} model have no biases: programs that load the model leave it out",
+            name_of(bias->tensor), architecture_.model_type);
+      return;
+    }
     for (const Matrix& matrix : block.matrices) {
       if (matrix.kind != TensorKind::Weight || matrix.expert > 0) continue;
       const auto is_its_bias = [&](const Matrix& other) {
@@ -193,8 +202,13 @@ class FlawFinder {
         if (role == DenseRole::Head && architecture_.tied) continue;
         const PartId part{role, TensorKind::Weight};
         const bool present = is_there(id, parts, part);
-        const bool needed = !row.optional || (role == DenseRole::CorrectionBias && architecture_.corrected_router);
+        const bool needed = !row.optional || (role == DenseRole::CorrectionBias && architecture_.corrected_router) ||
+                            (is_head_norm(role) && architecture_.qk_norms == true);
         if (needed && !present) add_missing(id, part);
+        if (present && is_head_norm(role) && architecture_.qk_norms == false) {
+          const std::string name = key_of(id, part);
+          add(ErrorCode::ModelShape, name, "'{}' is there, but config.json says that use_qk_norm is false", name);
+        }
         if (!needed) check_same_everywhere(id, part, present);
         if (row.has_kinds()) check_bias(id, role, parts, row.biased);
       }
@@ -219,6 +233,8 @@ class FlawFinder {
     return true;
   }
 
+  static bool is_head_norm(DenseRole role) { return role == DenseRole::QNorm || role == DenseRole::KNorm; }
+
   static bool has_field_of_bias(DenseRole role) {
     return role == DenseRole::Q || role == DenseRole::K || role == DenseRole::V;
   }
@@ -227,7 +243,7 @@ class FlawFinder {
     const PartId bias{role, TensorKind::Bias};
     const bool present = is_there(id, parts, bias), by_field = has_field_of_bias(role);
     const bool everywhere = architecture_.family->biases_everywhere;
-    if (!present && everywhere && by_field && architecture_.attention_bias == false) {
+    if (!present && everywhere && by_field && !architecture_.attention_bias) {
       flaws_.push_back(
           {ModelFlaw::Kind::NotMoved,
            ErrorCode::NoMap,
@@ -238,12 +254,15 @@ class FlawFinder {
                        architecture_.attention_bias_field, architecture_.model_type)});
       return;
     }
-    if (!present && (everywhere || biased || (by_field && architecture_.attention_bias == true)))
-      return add_missing(id, bias);
-    if (present && by_field && architecture_.attention_bias == false) {
+    if (!present && (everywhere || biased || (by_field && architecture_.attention_bias))) return add_missing(id, bias);
+    if (present && by_field && !architecture_.attention_bias) {
       const std::string name = key_of(id, bias);
-      add(ErrorCode::ModelShape, name, "'{}' is there, but config.json says that {} is false", name,
-          architecture_.attention_bias_field);
+      const std::string_view field = architecture_.attention_bias_field;
+      add(ErrorCode::ModelShape, name, "'{}' is there, but {}", name,
+          !field.empty() ? fmt::format("config.json says that {} is false", field)
+                         : fmt::format("programs leave out the biases of a {} model's attention where config.json does "
+                                       "not say that {} is true",
+                                       architecture_.model_type, architecture_.family->own_word("attention_bias")));
     }
     if (present && role == DenseRole::AttentionOut && !everywhere) {
       const std::string name = key_of(id, bias);
@@ -279,6 +298,7 @@ class FlawFinder {
   void check_unread() {
     std::size_t factors = 0, beyond = 0, strange = 0;
     const std::string *first = nullptr, *first_beyond = nullptr, *first_strange = nullptr;
+    for (const std::size_t index : read_) read_names_.insert(name_of(index));
     const bool has_codes =
         std::ranges::any_of(inventory_.tensors, [](const TensorRef& tensor) { return holds_codes(tensor.dtype); });
     for (const std::size_t index : model_.others) {
@@ -305,7 +325,9 @@ class FlawFinder {
       add_unread(ErrorCode::UnknownTensor, *first_strange,
                  fmt::format("'{}'{} that a {} model is not known to have: programs that load the model leave {} out",
                              *first_strange,
-                             strange == 1 ? " is a weight" : fmt::format(" and {} more are weights", strange - 1),
+                             strange > 1                       ? fmt::format(" and {} more are weights", strange - 1)
+                             : first_strange->ends_with(kBias) ? " is a bias"
+                                                               : " is a weight",
                              architecture_.model_type, strange == 1 ? "it" : "them"));
     if (factors > 0)
       add_unread(
@@ -333,15 +355,22 @@ class FlawFinder {
     return !(has_mtp_ && naming_.mtp_layers.empty()) && layer_of(name) >= architecture_.layers;
   }
 
-  /// Returns whether it is a weight of a counted layer, under the family's own names, that no row reads.
+  /// Returns whether it is a weight of a counted layer, under the family's own names, that no row reads, or the bias of
+  /// one that has none.
   bool is_strange(std::size_t index) const {
     const std::string& name = name_of(index);
-    if (&naming_ != &architecture_.family->naming || !name.ends_with(".weight") || name.find(".lora_") != name.npos ||
+    if (&naming_ != &architecture_.family->naming || name.find(".lora_") != name.npos ||
         std::ranges::find(model_.misfits, index, &DenseMisfit::tensor) != model_.misfits.end() ||
         name.find(".base_layer.") != name.npos || layer_of_mtp(name))
       return false;
+    if (name.ends_with(kBias)) {
+      const std::string linear = name.substr(0, name.size() - kBias.size());
+      const auto is_its = [&](const DeclaredBias& declared) { return linear.ends_with(declared.linear); };
+      return read_names_.contains(linear + std::string(kWeight)) &&
+             std::ranges::none_of(architecture_.declared_biases, is_its);
+    }
     const auto layer = layer_of(name);
-    return layer && *layer < architecture_.layers;
+    return name.ends_with(kWeight) && layer && *layer < architecture_.layers;
   }
 
   /// The number of the main stack's layer in which a tensor of multi-token prediction lies, where that has no name of
@@ -384,8 +413,7 @@ class FlawFinder {
     add(ErrorCode::ModelIncomplete, key, "'{}' is missing: {}{}{} of a {} model{}{}", key, of_layer(id),
         to_string(part.role), part.kind == TensorKind::Bias ? " bias" : "", architecture_.model_type,
         by_field && architecture_.attention_bias && has_field_of_bias(part.role)
-            ? fmt::format(", of which config.json says {} {}", architecture_.attention_bias_field,
-                          *architecture_.attention_bias)
+            ? fmt::format(", of which config.json says {} true", architecture_.attention_bias_field)
             : std::string(),
         flaws_.size() < kHinted ? hint_at(key) : std::string());
   }
@@ -415,6 +443,7 @@ class FlawFinder {
   std::map<LayerId, Parts> layers_;
   std::set<std::tuple<std::string_view, i64, ExpertSet>> experts_;
   std::set<std::size_t> read_;
+  std::unordered_set<std::string> read_names_;
   /// The first layer that may have an optional part, and whether it has.
   std::map<PartId, std::pair<LayerId, bool>> optional_;
   std::set<std::string> missing_;

@@ -45,19 +45,23 @@ void warn_of_windows(ArgsWriter& args) {
   }
 }
 
-/// Two sizes follow from other fields: the part of a head that is rotated, and the width of a head of latent attention.
+/// Some sizes follow from other fields: the part of a head that is rotated, and the heads of latent attention.
 void warn_of_heads(ArgsWriter& args) {
   const auto expect = [&](std::string_view field, i64 wanted, std::string_view of) {
     const auto said = args.config.integer({field});
     if (args.config.has(field) && said && *said != wanted)
-      args.warn("{} is {}, but {} make it {}, which counts here, {}", field, *said, of, wanted, kOtherPrograms);
+      args.warn("{} is {}, but {} it {}, which counts here, {}", field, *said, of, wanted, kOtherPrograms);
   };
   const auto part = args.config.number({"rope_parameters.partial_rotary_factor", "partial_rotary_factor"});
   if (const std::string_view field = args.family().rotated_dims_field; !field.empty() && part)
     expect(field, std::lround(*part * static_cast<double>(args.model.extent(Dim::HeadDim))),
-           "partial_rotary_factor and head_dim");
+           "partial_rotary_factor and head_dim make");
   const auto rope = args.config.integer({"qk_rope_head_dim"}), nope = args.config.integer({"qk_nope_head_dim"});
-  if (args.is_latent() && rope && nope) expect("qk_head_dim", *rope + *nope, "qk_nope_head_dim and qk_rope_head_dim");
+  if (!args.is_latent() || !rope || !nope) return;
+  expect("qk_head_dim", *rope + *nope, "qk_nope_head_dim and qk_rope_head_dim make");
+  // The class of one family takes the whole head for it, those of the others what is rotated.
+  if (args.config.integer({"head_dim"}) != *rope + *nope) expect("head_dim", *rope, "qk_rope_head_dim makes");
+  expect("num_key_value_heads", args.model.heads, "num_attention_heads makes");
 }
 
 }  // namespace

@@ -93,7 +93,9 @@ class ArchitectureReader {
     set(Dim::QRows, model_.heads * head_dim);
     set(Dim::KvRows, model_.kv_heads * head_dim);
     set(Dim::AttentionOutCols, model_.heads * head_dim);
-    model_.attention_bias = config_.flag({"attention_bias", "qkv_bias"});
+    // Programs leave out what the class of the family does not ask for.
+    model_.attention_bias = config_.flag({"attention_bias", "qkv_bias"}).value_or(family_.biases_everywhere);
+    model_.qk_norms = config_.flag({"use_qk_norm"});
     if (config_.has("attention_bias") || config_.has("qkv_bias"))
       model_.attention_bias_field = config_.spelling({"attention_bias", "qkv_bias"});
   }
@@ -201,20 +203,20 @@ class ArchitectureReader {
 
   /// The mixer of each layer: a letter, or a word of transformers.
   void read_mixers() {
-    constexpr std::string_view kLetters = "hybrid_override_pattern", kWords = "layers_block_type";
+    constexpr std::string_view kLetters = "hybrid_override_pattern", kWords = "layers_block_type",
+                               kTypes = "layer_types";
     const std::string letters = config_.text({kLetters});
-    const std::vector<std::string> words = config_.texts({kWords, "layer_types"});
     for (const char letter : letters) model_.kinds.push_back(mixer_of(std::string(1, letter), kLetters));
-    std::vector<LayerKind> said;
-    said.reserve(words.size());
-    for (const std::string& word : words) said.push_back(mixer_of(word, kWords));
-    if (!letters.empty() && !words.empty() && said != model_.kinds)
+    const std::vector<LayerKind> said = mixers_of(kWords, kTypes), types = mixers_of(kTypes, kTypes);
+    if (!types.empty() && types != said)
+      fail(ErrorCode::ConfigJson, {}, "config.json: {} and {} are not the same layers", kWords, kTypes);
+    if (!letters.empty() && !said.empty() && said != model_.kinds)
       fail(ErrorCode::ConfigJson, {}, "config.json: {} and {} are not the same layers", kLetters, kWords);
     if (letters.empty()) model_.kinds = said;
     if (model_.kinds.empty())
       fail(ErrorCode::ConfigJson, {}, "config.json: {} is missing, which a model of type {} needs", kWords,
            model_.model_type);
-    model_.dense_layers_fields = config_.spelling({kWords, "layer_types", kLetters});
+    model_.dense_layers_fields = config_.spelling({kWords, kTypes, kLetters});
     read_mtp_mixers();
   }
 
@@ -228,6 +230,12 @@ class ArchitectureReader {
       fail(ErrorCode::ConfigJson, {}, "config.json: {} and {} are not the same layers", kLetters, kWords);
     if (letters.empty()) model_.mtp_kinds = said;
     if (model_.mtp_kinds.empty()) model_.mtp_kinds = {mixer_of("*", kLetters), mixer_of("E", kLetters)};
+  }
+
+  std::vector<LayerKind> mixers_of(std::string_view field, std::string_view other) const {
+    std::vector<LayerKind> mixers;
+    for (const std::string& word : config_.texts({field, other})) mixers.push_back(mixer_of(word, field));
+    return mixers;
   }
 
   LayerKind mixer_of(const std::string& word, std::string_view field) const {
@@ -272,7 +280,7 @@ class ArchitectureReader {
   bool is_dense(i64 layer) const {
     if (!family_.has_experts()) return true;
     if (const auto types = config_.texts({"mlp_layer_types"}); std::ssize(types) > layer)
-      return types[static_cast<std::size_t>(layer)] == "dense";
+      return is_dense_word(types[static_cast<std::size_t>(layer)], layer);
     if (config_.has("moe_layers")) return !contains(config_.integers({"moe_layers"}), layer);
     if (const auto step = config_.integer({"interleave_moe_layer_step"}); step && *step > 0)
       return layer % *step != *step - 1;
@@ -281,6 +289,13 @@ class ArchitectureReader {
     if (const auto step = config_.integer({"decoder_sparse_step"}); step && *step > 0 && (layer + 1) % *step != 0)
       return true;
     return layer < config_.integer({"first_k_dense_replace"}).value_or(0);
+  }
+
+  static bool is_dense_word(const std::string& word, i64 layer) {
+    if (word != "dense" && word != "sparse")
+      fail(ErrorCode::ConfigJson, {},
+           "config.json: mlp_layer_types says '{}' of layer {}, where 'dense' or 'sparse' is expected", word, layer);
+    return word == "dense";
   }
 
   bool is_ernie_expert_layer(i64 layer, i64 first) const {

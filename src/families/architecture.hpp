@@ -83,9 +83,11 @@ struct Architecture {
   bool gated_attention = false;
   /// The head is the embedding.
   bool tied = false;
-  /// The field `attention_bias_field` says that q, k and v have biases, or that they have none; absent: nothing does.
-  std::optional<bool> attention_bias;
+  /// q, k and v have biases: the field `attention_bias_field` says so, or the family's class where that is empty.
+  bool attention_bias = false;
   std::string_view attention_bias_field;
+  /// The field says that heads of q and k have norms, or that they have none; absent: the tensors say it.
+  std::optional<bool> qk_norms;
   /// The biases of Family::declared_biases whose field in config.json is true.
   std::vector<DeclaredBias> declared_biases;
   /// Routers of its MoE layers have a correction bias.

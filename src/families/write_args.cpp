@@ -119,6 +119,9 @@ void add_groups(ArgsWriter& args, i64 topk) {
   if (groups <= 1) return;
   const std::string method = args.config.text({"topk_method"});
   if (args.family().divides_or_scales && method != "group_limited_greedy") return;
+  if (chosen < 1 || chosen > groups)
+    fail(ErrorCode::ConfigJson, {}, "config.json: n_group is {}, of which topk_group chooses {}{}", groups, chosen,
+         args.config.has("topk_group") ? "" : " (the default of its class)");
   args.add("moe_router_num_groups", groups);
   args.add("moe_router_group_topk", chosen);
   if (args.family().divides_or_scales)

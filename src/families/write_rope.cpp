@@ -50,8 +50,14 @@ void warn_of_two_ropes(ArgsWriter& args) {
 /// A layer whose word no argument is written for would be one that sees all tokens.
 void warn_of_layer_words(ArgsWriter& args) {
   const std::vector<std::string> words = args.config.texts({"layer_types"});
+  const bool has_window =
+      args.integer({"sliding_window"}) > 0 && std::ranges::any_of(args.family().args, [](std::span<const ArgRow> rows) {
+        const auto row = std::ranges::find(rows, "window_size", &ArgRow::argument);
+        return row != rows.end() && row->to_argument != nullptr;
+      });
   const auto is_written = [&](const std::string& word, LayerKind kind) {
-    if (word == "sliding_attention" || word == "full_attention" || word == "attention") return true;
+    if (word == "sliding_attention") return has_window;
+    if (word == "full_attention" || word == "attention") return true;
     if (word == "chunked_attention") return args.family().chunked_attention;
     if (word == "indexed_attention" || word == "deepseek_sparse_attention") return args.family().sparse_attention;
     return args.family().hybrid || kind.attention == Attention::Delta;

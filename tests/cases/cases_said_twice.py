@@ -31,6 +31,7 @@ FIELDS = (
     ("minimax_m2", "rotary_dim", "make it 8"),
     ("deepseek_v3", "qk_head_dim", "make it 20"),
     ("deepseek_v32", "qk_head_dim", "make it 24"),
+    ("deepseek_v3", "head_dim", "makes it 8"),
 )
 CASES = [
     *(case for model, field, other in FIELDS for case in contradicted(model, field, other)),

@@ -242,6 +242,7 @@ std::vector<Fields> variants(const Family& family) {
       if ((choice.field != "num_hidden_layers" || !family.hybrid) &&
           (choice.field != "q_lora_rank" || value != "null" || !family.sparse_attention))
         choice.field == "rope_scaling" ? with({{"rope_scaling", value}, {"partial_rotary_factor", "1.0"}})
+        : choice.field == "n_group"    ? with({{"n_group", value}, {"topk_group", "2"}})
                                        : with({{std::string(choice.field), value}});
   return all;
 }

@@ -118,5 +118,30 @@ TEST(Silence, NoTensorComesAlong) {
   EXPECT_GT(cases, 2000);
 }
 
+/// A bias of a layer that has none would go where nothing reads it.
+TEST(Silence, NoBiasComesAlong) {
+  int cases = 0;
+  for_each_model([&](const std::string& family, const Checkpoint& checkpoint, bool is_wrapper) {
+    if (is_wrapper) return;
+    constexpr std::string_view kWeight = ".weight";
+    const Inventory& whole = checkpoint.source->inventory();
+    for (const TensorRef& weight : whole.tensors) {
+      if (!weight.name.ends_with(kWeight)) continue;
+      TensorRef bias = weight;
+      bias.name = weight.name.substr(0, weight.name.size() - kWeight.size()) + ".bias";
+      bias.shape = {weight.shape.front()};
+      bias.bytes = weight.shape.front() * dtype_bits(weight.dtype) / 8;
+      if (std::ranges::find(whole.tensors, bias.name, &TensorRef::name) != whole.tensors.end()) continue;
+      ++cases;
+      Inventory more = whole;
+      more.tensors.push_back(bias);
+      const Said said = plan_of(checkpoint, more, false);
+      EXPECT_TRUE(said.is_refused && names(said.text, bias.name))
+          << family << " with " << bias.name << ": " << said.text;
+    }
+  });
+  EXPECT_GT(cases, 1000);
+}
+
 }  // namespace
 }  // namespace glu_ckpt

@@ -27,8 +27,9 @@ std::string config_of(std::string_view model_type) {
     "q_lora_rank": 18, "linear_num_key_heads": 3, "linear_num_value_heads": 6, "linear_key_head_dim": 4,
     "linear_value_head_dim": 7, "linear_conv_kernel_dim": 4,
     "index_n_heads": 3, "index_head_dim": 11, "mamba_num_heads": 8, "mamba_head_dim": 5, "n_groups": 2,
-    "ssm_state_size": 13, "conv_kernel": 4, "layers_block_type": ["mamba", "moe", "attention"],
-    "layer_types": ["linear_attention", "linear_attention", "full_attention"], "moe_layers": [1, 2]})";
+    "ssm_state_size": 13, "conv_kernel": 4, "moe_layers": [1, 2], "layer_types": )" +
+         (find_family(model_type)->hybrid ? R"(["mamba", "moe", "attention"]})"
+                                          : R"(["linear_attention", "linear_attention", "full_attention"]})");
 }
 
 /// One way to spell a model.

@@ -25,9 +25,11 @@ std::string config_of(std::string_view model_type, bool q_lora = true) {
          (q_lora ? R"("q_lora_rank": 18,)" : R"("q_lora_rank": null,)") + R"(
     "index_n_heads": 3, "index_head_dim": 11, "index_topk_freq": 2, "mamba_num_heads": 8,
     "mamba_head_dim": 5, "n_groups": 2, "ssm_state_size": 13, "conv_kernel": 4, "moe_latent_size": 22,
-    "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"], "linear_num_key_heads": 3, "linear_num_value_heads": 6, "linear_key_head_dim": 4, "linear_value_head_dim": 7,
-    "linear_conv_kernel_dim": 4, "layer_types": ["linear_attention", "linear_attention", "linear_attention",
-    "full_attention"], "moe_layers": [1, 2, 3]})";
+    "linear_num_key_heads": 3, "linear_num_value_heads": 6, "linear_key_head_dim": 4, "linear_value_head_dim": 7,
+    "linear_conv_kernel_dim": 4, "moe_layers": [1, 2, 3], "layer_types": )" +
+         (find_family(model_type)->hybrid
+              ? R"(["linear_attention", "moe", "full_attention", "mlp"]})"
+              : R"(["linear_attention", "linear_attention", "linear_attention", "full_attention"]})");
 }
 
 std::vector<std::shared_ptr<const Architecture>> all_architectures() {
