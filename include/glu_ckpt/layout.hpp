@@ -339,9 +339,11 @@ struct ModelFlaw {
     OtherPrefix,
     /// There are more MTP layers than the configuration says.
     ExtraMtp,
-    /// Tensors that programs do not read say that the model is another: factors of an adapter, an MTP layer's own. Or
-    /// what sees or hears beside the language model, which moves without it, lacks some.
+    /// Tensors that programs do not read say that the model is another: factors of an adapter, an MTP layer's own.
     Unread,
+    /// What sees, hears or talks beside the language model lacks some, or contradicts the configuration. Trainers of
+    /// the language model do not read it.
+    Beside,
   };
   Kind kind = Kind::Broken;
   ErrorCode code = ErrorCode::ModelIncomplete;

@@ -77,12 +77,36 @@ struct FieldWord {
   std::string_view own;
 };
 
+/// A tensor of what sees, hears or talks beside a language model, as the hub has it.
+struct BesideKey {
+  /// Behind the part's own text: {N} numbers layers, {K} is weight and bias.
+  std::string_view key;
+  /// Extents between commas, each a product of numbers and fields of the part's section ("3*hidden_size"). A '.' in
+  /// front makes it a field of the whole config.json, and '?' stands for what no field says. A bias has the first.
+  std::string_view shape{};
+  /// Fields that count the {N}s, where it is not the part's: a list counts its entries, and '?' stands for none.
+  std::string_view counts{};
+};
+
+/// One such part of a multimodal model.
+struct BesidePart {
+  /// The text in front of its keys.
+  std::string_view root;
+  /// The object of config.json that describes it: "thinker_config.vision_config".
+  std::string_view section;
+  std::span<const BesideKey> keys;
+  /// The field that counts its layers.
+  std::string_view count{};
+  /// The field of config.json that is false of models without it.
+  std::string_view asked_for{};
+};
+
 /// A multimodal model, and the text in front of the keys of the language model in it.
 struct Wrapper {
   std::string_view model_type;
   std::string_view root;
-  /// Keys of what sees and hears, as the hub has them: {N} numbers layers, {K} is weight and bias. Empty: not known.
-  std::span<const std::string_view> beside{};
+  /// What sees, hears and talks. Empty: not known.
+  std::span<const BesidePart> beside{};
 };
 
 /// A family of Hugging Face: its models' config.json and keys.

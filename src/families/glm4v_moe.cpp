@@ -6,25 +6,26 @@
 namespace glu_ckpt {
 namespace {
 
-constexpr std::string_view kGlm4vTower[] = {
-    "model.visual.blocks.{N}.attn.proj.weight",
-    "model.visual.blocks.{N}.attn.qkv.weight",
-    "model.visual.blocks.{N}.mlp.down_proj.weight",
-    "model.visual.blocks.{N}.mlp.gate_proj.weight",
-    "model.visual.blocks.{N}.mlp.up_proj.weight",
-    "model.visual.blocks.{N}.norm1.weight",
-    "model.visual.blocks.{N}.norm2.weight",
-    "model.visual.downsample.{K}",
-    "model.visual.embeddings.position_embedding.weight",
-    "model.visual.merger.down_proj.weight",
-    "model.visual.merger.gate_proj.weight",
-    "model.visual.merger.post_projection_norm.{K}",
-    "model.visual.merger.proj.weight",
-    "model.visual.merger.up_proj.weight",
-    "model.visual.patch_embed.proj.{K}",
-    "model.visual.post_conv_layernorm.weight",
-    "model.visual.post_layernorm.weight",
+constexpr BesideKey kGlm4vTowerKeys[] = {
+    {"blocks.{N}.attn.proj.weight", "hidden_size, hidden_size"},
+    {"blocks.{N}.attn.qkv.weight", "3*hidden_size, hidden_size"},
+    {"blocks.{N}.mlp.down_proj.weight", "hidden_size, out_hidden_size"},
+    {"blocks.{N}.mlp.gate_proj.weight", "out_hidden_size, hidden_size"},
+    {"blocks.{N}.mlp.up_proj.weight", "out_hidden_size, hidden_size"},
+    {"blocks.{N}.norm1.weight", "hidden_size"},
+    {"blocks.{N}.norm2.weight", "hidden_size"},
+    {"downsample.{K}", "out_hidden_size, hidden_size, spatial_merge_size, spatial_merge_size"},
+    {"embeddings.position_embedding.weight", "?, hidden_size"},
+    {"merger.down_proj.weight", "out_hidden_size, intermediate_size"},
+    {"merger.gate_proj.weight", "intermediate_size, out_hidden_size"},
+    {"merger.post_projection_norm.{K}", "out_hidden_size"},
+    {"merger.proj.weight", "out_hidden_size, out_hidden_size"},
+    {"merger.up_proj.weight", "intermediate_size, out_hidden_size"},
+    {"patch_embed.proj.{K}", "hidden_size, in_channels, temporal_patch_size, patch_size, patch_size"},
+    {"post_conv_layernorm.weight", "hidden_size"},
+    {"post_layernorm.weight", "hidden_size"},
 };
+constexpr BesidePart kGlm4vTower[] = {{"model.visual.", "vision_config", kGlm4vTowerKeys, "depth"}};
 
 constexpr auto kGlm4vMoeFamilies = std::to_array<Family>({
     {.model_type = "glm4v_moe_text",

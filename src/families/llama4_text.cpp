@@ -43,10 +43,35 @@ constexpr auto kLlama4Args = std::to_array<ArgRow>({
     {"attn_temperature_tuning", "", nullptr, constant, "", "false"},
 });
 
+constexpr BesideKey kLlama4TowerKeys[] = {
+    {"class_embedding", "hidden_size"},
+    {"layernorm_post.{K}", "hidden_size"},
+    {"layernorm_pre.{K}", "hidden_size"},
+    {"model.layers.{N}.input_layernorm.{K}", "hidden_size"},
+    {"model.layers.{N}.mlp.fc1.{K}", "intermediate_size, hidden_size"},
+    {"model.layers.{N}.mlp.fc2.{K}", "hidden_size, intermediate_size"},
+    {"model.layers.{N}.post_attention_layernorm.{K}", "hidden_size"},
+    {"model.layers.{N}.self_attn.k_proj.{K}", "hidden_size, hidden_size"},
+    {"model.layers.{N}.self_attn.o_proj.{K}", "hidden_size, hidden_size"},
+    {"model.layers.{N}.self_attn.q_proj.{K}", "hidden_size, hidden_size"},
+    {"model.layers.{N}.self_attn.v_proj.{K}", "hidden_size, hidden_size"},
+    {"patch_embedding.linear.weight", "hidden_size, num_channels*patch_size*patch_size"},
+    {"positional_embedding_vlm", "?, hidden_size"},
+    {"vision_adapter.mlp.fc1.weight", "projector_input_dim, intermediate_size"},
+    {"vision_adapter.mlp.fc2.weight", "projector_output_dim, projector_output_dim"},
+};
+constexpr BesideKey kLlama4ProjectorKeys[] = {
+    {"linear_1.weight", ".text_config.hidden_size, vision_output_dim"},
+};
+constexpr BesidePart kLlama4Tower[] = {
+    {"vision_model.", "vision_config", kLlama4TowerKeys, "num_hidden_layers"},
+    {"multi_modal_projector.", "vision_config", kLlama4ProjectorKeys},
+};
+
 constexpr auto kLlama4TextFamilies = std::to_array<Family>({
     {.model_type = "llama4_text",
      .model_class = "Llama4ForCausalLM",
-     .wrappers = {{{"llama4", "language_model.model."}}},
+     .wrappers = {{{"llama4", "language_model.model.", kLlama4Tower}}},
      .naming = hf_naming(kHfGrouped, kLlama4),
      .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kLlama4Args, kInterleavedRopeArgs, kTopkArgs},
      .expert_naming = "hf:llama4_text",

@@ -35,9 +35,33 @@ constexpr auto kMistral4Args = std::to_array<ArgRow>({
     {"first_k_dense_replace", "moe_layer_freq", write_expert_layers},
 });
 
+constexpr BesideKey kPixtralKeys[] = {
+    {"ln_pre.weight", "hidden_size"},
+    {"patch_conv.weight", "hidden_size, num_channels, patch_size, patch_size"},
+    {"transformer.layers.{N}.attention.k_proj.weight", "hidden_size, hidden_size"},
+    {"transformer.layers.{N}.attention.o_proj.weight", "hidden_size, hidden_size"},
+    {"transformer.layers.{N}.attention.q_proj.weight", "hidden_size, hidden_size"},
+    {"transformer.layers.{N}.attention.v_proj.weight", "hidden_size, hidden_size"},
+    {"transformer.layers.{N}.attention_norm.weight", "hidden_size"},
+    {"transformer.layers.{N}.feed_forward.down_proj.weight", "hidden_size, intermediate_size"},
+    {"transformer.layers.{N}.feed_forward.gate_proj.weight", "intermediate_size, hidden_size"},
+    {"transformer.layers.{N}.feed_forward.up_proj.weight", "intermediate_size, hidden_size"},
+    {"transformer.layers.{N}.ffn_norm.weight", "hidden_size"},
+};
+constexpr BesideKey kMistral3ProjectorKeys[] = {
+    {"linear_1.weight", ".text_config.hidden_size, hidden_size"},
+    {"linear_2.weight", ".text_config.hidden_size, .text_config.hidden_size"},
+    {"norm.weight", "hidden_size"},
+    {"patch_merger.merging_layer.weight", "hidden_size, hidden_size*.spatial_merge_size*.spatial_merge_size"},
+};
+constexpr BesidePart kMistral3Tower[] = {
+    {"vision_tower.", "vision_config", kPixtralKeys, "num_hidden_layers"},
+    {"multi_modal_projector.", "vision_config", kMistral3ProjectorKeys},
+};
+
 constexpr auto kMistral4Families = std::to_array<Family>({
     {.model_type = "mistral4",
-     .wrappers = {{{"mistral3", "language_model.model."}}},
+     .wrappers = {{{"mistral3", "language_model.model.", kMistral3Tower}}},
      .naming = hf_naming(kHfLatent, kHfRouter, kHfDense),
      .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kLatentArgs, kTwoWidthArgs, kTopkArgs, kMistral4Args},
      .expert_naming = "hf:mistral4",

@@ -26,10 +26,15 @@ constexpr auto kQwen35MoeTextExperts = std::to_array<Naming>({
      .router = "mlp.gate.weight"},
 });
 
+constexpr BesidePart kQwen35Tower[] = {
+    {"model.visual.", "vision_config", kQwenTowerKeys, "depth"},
+    {"model.visual.", "vision_config", kQwenMergerKeys},
+};
+
 constexpr auto kQwen35MoeTextFamilies = std::to_array<Family>({
     {.model_type = "qwen3_5_moe_text",
      .model_class = "Qwen3_5MoeForCausalLM",
-     .wrappers = {{{"qwen3_5_moe", "model.language_model."}}},
+     .wrappers = {{{"qwen3_5_moe", "model.language_model.", kQwen35Tower}}},
      .naming = qwen3_next_naming(kQwen35Delta),
      .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kQkNormArgs, kDeltaArgs, kUsualLayerArgs,
               kPartialRopeArgs, kTwoWidthArgs, kQwenExpertArgs, kSharedExpertArgs, kTopkArgs, kSoftmaxArgs,

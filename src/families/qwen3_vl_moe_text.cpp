@@ -26,9 +26,20 @@ constexpr auto kQwen3VlMoeTextExperts = std::to_array<Naming>({
      .router = "mlp.gate.weight"},
 });
 
+constexpr BesideKey kDeepstackKeys[] = {
+    {"deepstack_merger_list.{N}.linear_fc1.{K}", kMergedTwice},
+    {"deepstack_merger_list.{N}.linear_fc2.{K}", kMergedOut},
+    {"deepstack_merger_list.{N}.norm.{K}", kMerged},
+};
+constexpr BesidePart kQwen3VlTower[] = {
+    {"model.visual.", "vision_config", kQwenTowerKeys, "depth"},
+    {"model.visual.", "vision_config", kQwenMergerKeys},
+    {"model.visual.", "vision_config", kDeepstackKeys, "deepstack_visual_indexes"},
+};
+
 constexpr auto kQwen3VlMoeTextFamilies = std::to_array<Family>({
     {.model_type = "qwen3_vl_moe_text",
-     .wrappers = {{{"qwen3_vl_moe", "model.language_model."}}},
+     .wrappers = {{{"qwen3_vl_moe", "model.language_model.", kQwen3VlTower}}},
      .naming = hf_naming(kHfGrouped, kHfQkNorm, kHfRouter, kHfDense),
      .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kQkNormArgs, kUsualLayerArgs, kTwoWidthArgs,
               kQwenExpertArgs, kTopkArgs, kSoftmaxArgs, kRenormalisedArgs},

@@ -210,19 +210,47 @@ inline constexpr auto kHfMtp = std::to_array<DenseRow>({
 // ---- programs and families alike ----------------------------------------------------------------
 
 /// The vision tower of Kimi-K2.5, which is the same around either type of its language model.
-inline constexpr std::string_view kKimiTower[] = {
-    "mm_projector.pre_norm.{K}",
-    "mm_projector.proj.0.{K}",
-    "mm_projector.proj.2.{K}",
-    "vision_tower.encoder.blocks.{N}.mlp.fc0.{K}",
-    "vision_tower.encoder.blocks.{N}.mlp.fc1.{K}",
-    "vision_tower.encoder.blocks.{N}.norm0.{K}",
-    "vision_tower.encoder.blocks.{N}.norm1.{K}",
-    "vision_tower.encoder.blocks.{N}.wo.{K}",
-    "vision_tower.encoder.blocks.{N}.wqkv.{K}",
-    "vision_tower.encoder.final_layernorm.{K}",
-    "vision_tower.patch_embed.pos_emb.weight",
-    "vision_tower.patch_embed.proj.{K}",
+inline constexpr BesideKey kKimiProjectorKeys[] = {
+    {"pre_norm.{K}", "hidden_size"},
+    {"proj.0.{K}"},
+    {"proj.2.{K}", ".text_config.hidden_size, ?"},
+};
+inline constexpr BesideKey kKimiTowerKeys[] = {
+    {"encoder.blocks.{N}.mlp.fc0.{K}", "intermediate_size, hidden_size"},
+    {"encoder.blocks.{N}.mlp.fc1.{K}", "hidden_size, intermediate_size"},
+    {"encoder.blocks.{N}.norm0.{K}", "hidden_size"},
+    {"encoder.blocks.{N}.norm1.{K}", "hidden_size"},
+    {"encoder.blocks.{N}.wo.{K}", "hidden_size, hidden_size"},
+    {"encoder.blocks.{N}.wqkv.{K}", "3*hidden_size, hidden_size"},
+    {"encoder.final_layernorm.{K}", "hidden_size"},
+    {"patch_embed.pos_emb.weight", "pos_emb_height, pos_emb_width, hidden_size"},
+    {"patch_embed.proj.{K}", "hidden_size, 3, patch_size, patch_size"},
+};
+inline constexpr BesidePart kKimiTower[] = {
+    {"mm_projector.", "vision_config", kKimiProjectorKeys},
+    {"vision_tower.", "vision_config", kKimiTowerKeys, "num_hidden_layers"},
+};
+
+/// The vision tower of Qwen3-VL and of what came after it.
+inline constexpr BesideKey kQwenTowerKeys[] = {
+    {"blocks.{N}.attn.proj.{K}", "hidden_size, hidden_size"},
+    {"blocks.{N}.attn.qkv.{K}", "3*hidden_size, hidden_size"},
+    {"blocks.{N}.mlp.linear_fc1.{K}", "intermediate_size, hidden_size"},
+    {"blocks.{N}.mlp.linear_fc2.{K}", "hidden_size, intermediate_size"},
+    {"blocks.{N}.norm1.{K}", "hidden_size"},
+    {"blocks.{N}.norm2.{K}", "hidden_size"},
+    {"patch_embed.proj.{K}", "hidden_size, in_channels, temporal_patch_size, patch_size, patch_size"},
+    {"pos_embed.weight", "num_position_embeddings, hidden_size"},
+};
+/// The patches of a square that become one token, side by side.
+inline constexpr std::string_view kMerged = "hidden_size*spatial_merge_size*spatial_merge_size";
+inline constexpr std::string_view kMergedTwice =
+    "hidden_size*spatial_merge_size*spatial_merge_size, hidden_size*spatial_merge_size*spatial_merge_size";
+inline constexpr std::string_view kMergedOut = "out_hidden_size, hidden_size*spatial_merge_size*spatial_merge_size";
+inline constexpr BesideKey kQwenMergerKeys[] = {
+    {"merger.linear_fc1.{K}", kMergedTwice},
+    {"merger.linear_fc2.{K}", kMergedOut},
+    {"merger.norm.{K}", "hidden_size"},
 };
 
 /// Around a layer of multi-token prediction that has nothing else.

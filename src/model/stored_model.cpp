@@ -111,7 +111,7 @@ std::string why_not_whole(const Recognition& model, std::string_view rest, bool 
   using Kind = ModelFlaw::Kind;
   const auto counts = [&](const ModelFlaw& flaw) {
     return flaw.kind == Kind::Broken || flaw.kind == Kind::Unread || (flaw.kind == Kind::OtherPrefix && keeps_keys) ||
-           (flaw.kind == Kind::ExtraMtp && rest == "hf");
+           ((flaw.kind == Kind::ExtraMtp || flaw.kind == Kind::Beside) && rest == "hf");
   };
   const auto flaw = std::ranges::find_if(model.flaws, counts);
   return flaw == model.flaws.end() ? std::string() : flaw->text;

@@ -194,6 +194,26 @@ def test_every_byte_comes_back_and_computes_the_same(glu, models, name):
     assert torch.equal(logits(again.eval()), logits(model))
 
 
+def test_what_is_missing_beside_the_language_model_is_named(glu, models, name, tmp_path):
+    """Each tensor in turn, and then one of each of other shapes: there is a row in src/families for all of them."""
+    source = models[name][1]
+    tensors = load_safetensors(source)
+    shutil.copy(source / "config.json", tmp_path / "config.json")
+
+    def inspected(changed):
+        save_file(changed, tmp_path / "model.safetensors", {"format": "pt"})
+        return glu.run("inspect", tmp_path).stdout
+
+    assert "beside its language model" not in inspected(tensors)
+    for key in filter(lambda key: is_other(name, key), tensors):
+        said = inspected({other: tensor for other, tensor in tensors.items() if other != key})
+        assert f"'{key}' is missing, which a {name} model has beside its language model" in said, key
+    # Convolutions and positions have axes that no field says.
+    for key in filter(lambda key: is_other(name, key) and tensors[key].dim() == 1, tensors):
+        said = inspected(tensors | {key: torch.cat([tensors[key]] * 2)})
+        assert f"'{key}' is F32 [{2 * len(tensors[key])}], but config.json makes it" in said or "proj.0" in key, key
+
+
 def test_kimi_k25_as_transformers_saves_it_is_read(glu, models):
     _, source, there = models["kimi_k25"]
     saved = f"{source}-saved"
