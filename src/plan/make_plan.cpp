@@ -165,6 +165,16 @@ const DenseNaming* dense_naming_for(const std::string& to, const Architecture& a
        has_experts ? ". --scope experts renames the experts alone; no program loads the result" : "");
 }
 
+/// Says that a naming has no such models, and which it has where those are a few.
+std::string no_models_text(const std::string& to, const std::string& type) {
+  std::string text = fmt::format("that naming has no models of type '{}'", type);
+  if (!to.starts_with("torchtitan")) return text;
+  std::set<std::string_view> types;
+  for (const Family& family : families())
+    if (family.torchtitan != nullptr) types.insert(family.model_type);
+  return text + fmt::format("; it has those of {}", fmt::join(types, ", "));
+}
+
 /// Returns whether a model that is spelled as transformers holds it in memory is asked for as the hub has it.
 bool leaves_memory(const Recognition& from, const TargetAnswers& to) {
   if (!from.in_memory || from.naming == nullptr || !to.naming || to.scope == Scope::Experts) return false;
@@ -218,8 +228,7 @@ const DenseNaming* whole_model_naming(const Inventory& inventory, const Recognit
   }
   const DenseNaming* const whole = dense_naming_for(*to.naming, *from.architecture);
   if (whole == nullptr)
-    fail_no_map(*to.naming, fmt::format("that naming has no models of type '{}'", from.architecture->model_type),
-                !from.blocks.empty());
+    fail_no_map(*to.naming, no_models_text(*to.naming, from.architecture->model_type), !from.blocks.empty());
   if (from.dense_naming == nullptr) fail_no_map(*to.naming, why_no_rest(inventory, from), !from.blocks.empty());
   const bool is_respelled = unwraps || (from.in_memory && whole == &from.architecture->family->naming);
   return whole == from.dense_naming && !is_respelled ? nullptr : whole;

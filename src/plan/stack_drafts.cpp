@@ -142,10 +142,12 @@ void stack_drafts(const Recognition& from, const DenseNaming* whole, std::vector
   const DraftOutput* const numbered = stacker.numbered();
   if (numbered == nullptr) return;
   if (whole == nullptr)
-    fail(ErrorCode::NoSpelling, {{}, numbered->name},
-         "--stack-layers: '{}' keeps its name. Convert the checkpoint --to hf, and what that gives --to megatron "
-         "--stack-layers",
-         numbered->name);
+    fail(
+        ErrorCode::NoSpelling, {{}, numbered->name},
+        "--stack-layers: '{}' keeps its name: the checkpoint has Megatron's keys already, and its common.pt, its saved "
+        "arguments and its `_extra_state` entries go with keys of each layer, and are copied as they are. Convert the "
+        "checkpoint --to hf, and what that gives --to megatron --stack-layers",
+        numbered->name);
   plan.notes.push_back(words_of_stacked(from, stacker.run()));
 }
 

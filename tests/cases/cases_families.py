@@ -87,4 +87,13 @@ CASES = [
       for model, field in (("qwen3", "rope_theta"), ("minimax_m2", "partial_rotary_factor"))),
     warned("glm_moe_dsa", config_changed(num_key_value_heads=2), "num_key_value_heads is 2, but num_attention_heads makes",
            "fewer heads of keys than latent attention has"),
+    # torchtitan's families are named to who has another.
+    Case("whole/olmoe", "hf", [
+        Run("convert SRC OUT --to torchtitan", 4, says="no models of type 'olmoe'; it has those of deepseek_v2, .*qwen3_moe"),
+    ], note="not of torchtitan"),
+    Case("whole/qwen2", "hf", [
+        Run("convert SRC OUT --to megatron"),
+        Run("convert OUT OUT2 --to megatron --stack-layers", 4,
+            says="common.pt, its saved arguments and its `_extra_state` entries go with keys of each layer"),
+    ], note="stacked from keys of each layer"),
 ]
