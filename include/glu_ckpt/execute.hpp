@@ -83,6 +83,9 @@ class Backend {
   virtual void release() {}
   /// Bytes of a tensor that a worker makes at a time, where its runs are long, or short ones have to be gathered.
   virtual i64 task_bytes(bool short_runs) const = 0;
+  /// Bytes that stay in a core's cache from their read to their write, where that is a copy to memory; 0 where they
+  /// leave it for a device.
+  virtual i64 in_cache_bytes() const { return 0; }
   /// Threads that keep it and a disk busy where the user allows `jobs`.
   virtual int workers(int jobs) const = 0;
   /// Returns how many of those may read, compute and hash at a time; the others wait for the disk to write.

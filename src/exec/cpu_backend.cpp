@@ -36,6 +36,9 @@ class CpuBackend final : public Backend {
   }
   // Longer runs gain nothing, and small tasks spread over the workers and stay in the caches until they are written.
   i64 task_bytes(bool) const override { return i64{8} << 20; }
+  // Servers have caches of 1 or 2 MiB for each core. From tmpfs to tmpfs with sixteen threads, parts of 512 KiB took
+  // 0.82 of the time of 8 MiB, those of 128 KiB 0.94 and of 2 MiB 0.89 (an H200's host).
+  i64 in_cache_bytes() const override { return i64{512} << 10; }
   // A direct write keeps no core busy, so there are half as many threads again, at least two, that wait for the disk.
   int workers(int jobs) const override { return computing(jobs) + std::max(2, jobs / 2); }
   int computing(int jobs) const override { return std::max(1, jobs); }

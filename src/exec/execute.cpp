@@ -173,6 +173,15 @@ LeafSum sum_whole(std::span<const std::byte> bytes) {
   return {hash.low, hash.high, 1, std::ssize(bytes)};
 }
 
+/// Makes one range of `done` and what follows it. False where they are not neighbours, or one has a hash of all its
+/// bytes.
+bool try_join(DoneRange& done, const DoneRange& next) {
+  if (done.end != next.begin || done.whole.leaves + next.whole.leaves > 0) return false;
+  done.end = next.end;
+  done.sums += next.sums;
+  return true;
+}
+
 /// The state that the workers of one execute_tasks() share.
 class Execution {
  public:
@@ -191,8 +200,10 @@ class Execution {
 
   RangeSums run(std::span<const Task> tasks, TaskQueue& queue) {
     parallel_until(
-        worker_plan_.workers, [&] { return queue.next(); },
-        [&](std::size_t index, int number) { work(tasks[index], number); },
+        worker_plan_.workers, [&](int number) { return queue.next(number); },
+        [&](std::size_t index, int number) {
+          work(tasks[index], number, queue.is_alone(number) ? worker_plan_.part_bytes : 0);
+        },
         [&](std::size_t index) { announce(tasks[index]); });
     RangeSums total;
     for (const RangeSums& sum : sums_) total += sum;
@@ -202,29 +213,50 @@ class Execution {
  private:
   bool has_clones(const Task& task) const { return options_.clones != nullptr && options_.clones->has(task.tensor); }
 
-  void work(const Task& task, int number) {
+  void work(const Task& task, int number, i64 part_bytes) {
     // Made by the thread that uses it: a GPU is chosen for each thread.
     auto& worker = workers_[static_cast<std::size_t>(number)];
     if (!worker) worker = backend_.make_worker(number, worker_plan_.buffer_bytes);
     Permit permit(semaphore_);
-    const auto write_part = [&](const Task& part) {
+    DoneRange done{task.tensor, task.begin, task.begin, {}};
+    const auto log_done = [&] {
+      if (options_.log != nullptr && done.bytes() > 0) options_.log->add(done);
+    };
+    for (const Task& part : parts_of(task, part_bytes)) {
       permit.acquire();
-      DoneRange done{part.tensor, part.begin, part.end, {}};
-      const std::span<const std::byte> bytes = produce(*worker, part, done.sums);
+      DoneRange written{part.tensor, part.begin, part.end, {}};
+      const std::span<const std::byte> bytes = produce(*worker, part, written.sums);
       if (bytes.size() >= kAwaitedBytes) permit.release();
       const auto start = Clock::now();
       sink_.write(part.tensor, part.begin, bytes);
       if (options_.times != nullptr) options_.times->writing += nanoseconds(start, Clock::now());
-      sums_[static_cast<std::size_t>(number)] += done.sums;
-      if (options_.log != nullptr && done.sums.output.bytes != done.bytes()) done.whole = sum_whole(bytes);
-      if (options_.log != nullptr) options_.log->add(done);
-      if (options_.on_progress) options_.on_progress(done.bytes());
-    };
-    if (!has_clones(task)) return write_part(task);
-    const std::vector<ByteRange> ranges = options_.clones->written(task.tensor, task.begin, task.end);
-    for (const Task& part :
-         cut_tasks(plan_, task.tensor, ranges, backend_, worker_plan_.buffer_bytes, options_.output_leaves))
-      write_part(part);
+      sums_[static_cast<std::size_t>(number)] += written.sums;
+      if (options_.log != nullptr && written.sums.output.bytes != written.bytes()) written.whole = sum_whole(bytes);
+      if (has_clones(task) || !try_join(done, written)) {
+        log_done();
+        done = written;
+      }
+      if (options_.on_progress) options_.on_progress(written.bytes());
+    }
+    log_done();
+  }
+
+  /// The parts of a task that are made and written one after the other: what clones leave of it, or `part_bytes` at a
+  /// time.
+  std::vector<Task> parts_of(const Task& task, i64 part_bytes) const {
+    if (has_clones(task))
+      return cut_tasks(plan_, task.tensor, options_.clones->written(task.tensor, task.begin, task.end), backend_,
+                       worker_plan_.buffer_bytes, options_.output_leaves);
+    if (part_bytes == 0 || task.short_runs) return {task};
+    std::vector<Task> parts;
+    for (i64 begin = task.begin; begin < task.end;) {
+      const i64 wanted = std::min(task.end, begin + part_bytes);
+      const LeafHasher* const leaves = options_.output_leaves;
+      const i64 end = leaves == nullptr ? wanted : std::min(task.end, leaves->cut(task.tensor, begin, wanted));
+      parts.push_back({task.tensor, begin, end, false});
+      begin = end;
+    }
+    return parts;
   }
 
   std::span<const std::byte> produce(Backend::Worker& worker, const Task& task, RangeSums& sums) const {
@@ -301,17 +333,17 @@ class Execution {
 }  // namespace
 
 i64 planned_buffer_bytes(const Plan& plan, const Backend& backend, const ExecuteOptions& options) {
-  const auto [workers, buffer_bytes] = plan_workers(plan, backend, options);
+  const WorkerPlan planned = plan_workers(plan, backend, options);
   i64 largest = 0, largest_window = 0;
   ExecuteOptions written = options;
   written.clones = nullptr;
-  for (const Task& task : make_tasks(plan, backend, buffer_bytes, written)) {
+  for (const Task& task : make_tasks(plan, backend, planned.buffer_bytes, written)) {
     const i64 bytes = task.end - task.begin;
     largest = std::max(largest, bytes);
     // Windows that are read may have gaps in them; see kMaxReadWaste.
     largest_window = std::max(largest_window, task.short_runs ? kMaxReadWaste * bytes : bytes);
   }
-  return workers * (largest + std::min(buffer_bytes, std::max(kDirectRunBytes, largest_window)));
+  return planned.workers * (largest + std::min(planned.buffer_bytes, std::max(kDirectRunBytes, largest_window)));
 }
 
 RangeSums execute_tasks(const Plan& plan, const Source& source, Sink& sink, const Backend& backend,
@@ -323,7 +355,7 @@ RangeSums execute(const Plan& plan, const Source& source, Sink& sink, const Back
                   const ExecuteOptions& options) {
   const TaskPlan tasks = plan_tasks(plan, backend, options);
   const auto alone = make_single_rank();
-  TaskQueue queue(*alone, task_bytes(tasks.tasks));
+  TaskQueue queue(*alone, task_bytes(tasks.tasks), files_of(tasks.tasks, plan));
   return execute_tasks(plan, source, sink, backend, options, tasks, queue);
 }
 

@@ -90,6 +90,7 @@ WorkerPlan plan_workers(const Plan& plan, const Backend& backend, const ExecuteO
   const int threads = options.writes_wait ? backend.workers(options.jobs) : backend.computing(options.jobs);
   planned.workers = static_cast<int>(std::clamp<i64>(options.memory_bytes / wanted, 1, threads));
   planned.buffer_bytes = backend.buffer_bytes(planned.workers, options.memory_bytes);
+  planned.part_bytes = options.writes_wait ? 0 : backend.in_cache_bytes();
   return planned;
 }
 
@@ -146,6 +147,12 @@ std::vector<i64> task_bytes(std::span<const Task> tasks) {
   std::vector<i64> bytes;
   for (const Task& task : tasks) bytes.push_back(task.end - task.begin);
   return bytes;
+}
+
+std::vector<std::size_t> files_of(std::span<const Task> tasks, const Plan& plan) {
+  std::vector<std::size_t> files;
+  for (const Task& task : tasks) files.push_back(plan.outputs[task.tensor].shard);
+  return files;
 }
 
 TaskPlan plan_tasks(const Plan& plan, const Backend& backend, const ExecuteOptions& options) {

@@ -23,6 +23,8 @@ struct Task {
 struct WorkerPlan {
   int workers = 1;
   i64 buffer_bytes = 0;
+  /// A worker that has a file alone makes a task in parts of so many bytes; 0 where it makes each as a whole.
+  i64 part_bytes = 0;
 };
 
 /// The plan has as many workers as the backend wants, but no more than have room for the longest span each: a buffer
@@ -38,8 +40,9 @@ std::vector<Task> cut_tasks(const Plan& plan, std::size_t tensor, std::span<cons
 std::vector<Task> make_tasks(const Plan& plan, const Backend& backend, i64 buffer_bytes, const ExecuteOptions& options);
 
 /// Reorders tasks that are in the order of the outputs: their files take turns, `files_at_once` at a time, and within a
-/// file the order stays. A write through the page cache locks its file, so sixteen threads that write to one file are
-/// slower than one (2.4 against 3.0 GB/s on a tmpfs), and to sixteen files ten times faster.
+/// file the order stays. So every chunk of a TaskQueue has work in as many files. A write through the page cache locks
+/// its file: sixteen threads that write to one file are slower than one (2.4 against 3.0 GB/s on a tmpfs), and to
+/// sixteen files ten times faster.
 std::vector<Task> spread_over_files(const std::vector<Task>& tasks, const Plan& plan, int files_at_once);
 
 /// A plan cut for the workers that will take its tasks.
@@ -50,6 +53,9 @@ struct TaskPlan {
 
 /// The bytes of each.
 std::vector<i64> task_bytes(std::span<const Task> tasks);
+
+/// The number of the file that each writes to.
+std::vector<std::size_t> files_of(std::span<const Task> tasks, const Plan& plan);
 
 /// The tasks that execute() makes of a plan, spread over as many files as there are workers. A process that shares the
 /// work with others gives its tasks to all of them.

@@ -1,5 +1,8 @@
 #include "ranks/task_queue.hpp"
 
+#include <map>
+#include <utility>
+
 namespace glu_ckpt {
 namespace {
 
@@ -28,8 +31,8 @@ std::vector<TaskRange> divide_tasks(std::span<const i64> task_bytes, int ranks) 
   return chunks;
 }
 
-TaskQueue::TaskQueue(Ranks& ranks, std::span<const i64> task_bytes)
-    : ranks_(ranks), chunks_(divide_tasks(task_bytes, ranks.size())) {
+TaskQueue::TaskQueue(Ranks& ranks, std::span<const i64> task_bytes, std::vector<std::size_t> files)
+    : ranks_(ranks), chunks_(divide_tasks(task_bytes, ranks.size())), files_(std::move(files)) {
   ranks.restart();
 }
 
@@ -38,16 +41,55 @@ void TaskQueue::close() {
   over_ = true;
 }
 
-i64 TaskQueue::next() {
+i64 TaskQueue::next(int worker) {
+  const auto number = static_cast<std::size_t>(worker);
   const std::lock_guard lock(mutex_);
   if (over_ || ranks_.stopped()) return -1;
-  if (current_.first == current_.last) {
-    const i64 chunk = ranks_.take();
-    over_ = chunk < 0 || chunk >= static_cast<i64>(chunks_.size());
-    if (over_) return -1;
-    current_ = chunks_[static_cast<std::size_t>(chunk)];
+  if (left_ == 0 && !take_chunk()) return -1;
+  if (lane_of_.size() <= number) lane_of_.resize(number + 1);
+  Lane*& lane = lane_of_[number];
+  if (lane == nullptr || lane->left() == 0) {
+    if (lane != nullptr) --lane->workers;
+    lane = choose_lane();
+    ++lane->workers;
   }
-  return current_.first++;
+  --left_;
+  return lane->tasks[lane->given++];
+}
+
+bool TaskQueue::is_alone(int worker) {
+  const std::lock_guard lock(mutex_);
+  const Lane* const lane = lane_of_[static_cast<std::size_t>(worker)];
+  return lane != nullptr && lane->workers == 1;
+}
+
+/// Sorts the tasks of the next chunk by file. False where there is none.
+bool TaskQueue::take_chunk() {
+  const i64 chunk = ranks_.take();
+  over_ = chunk < 0 || chunk >= static_cast<i64>(chunks_.size());
+  if (over_) return false;
+  const TaskRange range = chunks_[static_cast<std::size_t>(chunk)];
+  std::map<std::size_t, Lane> by_file;
+  for (i64 task = range.first; task < range.last; ++task)
+    by_file[files_.empty() ? 0 : files_[static_cast<std::size_t>(task)]].tasks.push_back(task);
+  lane_of_.clear();
+  lanes_.clear();
+  for (auto& [file, lane] : by_file) lanes_.push_back(std::move(lane));
+  left_ = range.last - range.first;
+  return true;
+}
+
+/// Returns the first file that nobody is at; where there is none, the one with most left for each worker. Some lane has
+/// tasks.
+TaskQueue::Lane* TaskQueue::choose_lane() {
+  Lane* most = nullptr;
+  const auto share = [](const Lane& lane) { return static_cast<double>(lane.left()) / (lane.workers + 1); };
+  for (Lane& lane : lanes_) {
+    if (lane.left() == 0) continue;
+    if (lane.workers == 0) return &lane;
+    if (most == nullptr || share(lane) > share(*most)) most = &lane;
+  }
+  return most;
 }
 
 }  // namespace glu_ckpt

@@ -67,15 +67,15 @@ inline void expect_gathers(Ranks& ranks) {
   }
 }
 
-/// What `threads` threads get from `next` until it gives what ends it.
+/// What `threads` threads get from `next(thread)` until it gives what ends it.
 template <typename Next, typename Ends>
 std::vector<i64> taken_by(int threads, const Next& next, const Ends& ends) {
   std::mutex mutex;
   std::vector<i64> all;
   std::vector<std::thread> pool;
   for (int i = 0; i < threads; ++i)
-    pool.emplace_back([&] {
-      for (i64 number = next(); !ends(number); number = next()) {
+    pool.emplace_back([&, i] {
+      for (i64 number = next(i); !ends(number); number = next(i)) {
         const std::lock_guard lock(mutex);
         all.push_back(number);
       }
@@ -100,18 +100,22 @@ inline void expect_takes(Ranks& ranks, int threads, i64 count) {
     ranks.restart();
     EXPECT_FALSE(ranks.stopped());
     const auto mine = taken_by(
-        threads, [&] { return ranks.take(); }, [&](i64 number) { return number >= count; });
+        threads, [&](int) { return ranks.take(); }, [&](i64 number) { return number >= count; });
     expect_each_once(ranks, mine, count);
   }
 }
 
 inline void expect_queue(Ranks& ranks, int threads, i64 count) {
   std::vector<i64> task_bytes;
-  for (i64 task = 0; task < count; ++task) task_bytes.push_back(task % 7 * 1000);
-  for (int round = 0; round < 2; ++round) {
-    TaskQueue queue(ranks, task_bytes);
+  std::vector<std::size_t> files;
+  for (i64 task = 0; task < count; ++task) {
+    task_bytes.push_back(task % 7 * 1000);
+    files.push_back(static_cast<std::size_t>(task % 5));
+  }
+  for (const bool by_file : {false, true}) {
+    TaskQueue queue(ranks, task_bytes, by_file ? files : std::vector<std::size_t>());
     const auto mine = taken_by(
-        threads, [&] { return queue.next(); }, [](i64 number) { return number < 0; });
+        threads, [&](int thread) { return queue.next(thread); }, [](i64 number) { return number < 0; });
     expect_each_once(ranks, mine, count);
   }
 }

@@ -2,12 +2,14 @@
 
 #include <atomic>
 #include <cstring>
+#include <tuple>
 
 #include "core/float_rows.hpp"
 #include "exec/backends.hpp"
 #include "exec/done_log.hpp"
 #include "exec/execute_tasks.hpp"
 #include "glu_ckpt/ops/cuda.hpp"
+#include "glu_ckpt/verify.hpp"
 #include "support/convert.hpp"
 
 namespace glu_ckpt {
@@ -27,6 +29,7 @@ ModelSpec model_of(i64 hidden, i64 width) {
 }
 
 const Spelling kContiguous{"megatron", Experts::Indexed, Experts::Indexed, contiguous(), split()};
+const Spelling kGrouped{"hf:qwen3_moe", Experts::Grouped, Experts::Grouped, interleaved(32), split()};
 const Spelling kPacked{"hf:gpt_oss", Experts::Grouped, Experts::Grouped, interleaved(1), split()};
 
 /// Notes every read, so that a test sees how much was read how often.
@@ -142,8 +145,53 @@ TEST(Execute, ThreadsThatOnlyWaitAreLeftOutWhereNoWriteWaits) {
   ExecuteOptions options;
   options.jobs = 8;
   EXPECT_EQ(plan_workers(plan, *backend, options).workers, 12);
+  EXPECT_EQ(plan_workers(plan, *backend, options).part_bytes, 0);
   options.writes_wait = false;
   EXPECT_EQ(plan_workers(plan, *backend, options).workers, 8);
+  EXPECT_EQ(plan_workers(plan, *backend, options).part_bytes, backend->in_cache_bytes());
+}
+
+/// Notes the longest write.
+class MeasuredSink final : public Sink {
+ public:
+  explicit MeasuredSink(MemorySink& sink) : sink_(sink) {}
+  void write(std::size_t tensor, i64 offset, std::span<const std::byte> bytes) override {
+    longest = std::max(longest, static_cast<i64>(std::ssize(bytes)));
+    sink_.write(tensor, offset, bytes);
+  }
+  i64 file_offset(std::size_t tensor) const override { return sink_.file_offset(tensor); }
+  i64 longest = 0;
+
+ private:
+  MemorySink& sink_;
+};
+
+/// The bytes and the sums are those of long writes.
+TEST(Execute, WritesToMemoryWhatACacheHolds) {
+  const ModelSpec model = model_of(1024, 512);
+  const MemorySource source = make_source(model, kContiguous);
+  const Recognition recognition = recognize_source(source);
+  const Plan plan = make_plan(source.inventory(), recognition, options_for(model, kGrouped));
+  const ModelLeaves leaves(source.inventory(), recognition);
+  const auto backend = make_backend("cpu");
+  ASSERT_GT(plan.outputs[0].bytes, 4 * backend->in_cache_bytes());
+  const auto written = [&](bool writes_wait) {
+    ExecuteOptions options;
+    options.writes_wait = writes_wait;
+    options.source_leaves = &leaves;
+    MemorySink sink(plan.outputs);
+    MeasuredSink measured(sink);
+    const RangeSums sums = execute(plan, source, measured, *backend, options);
+    EXPECT_EQ(sink.first_fault(), "");
+    EXPECT_EQ(sums.source.bytes, plan.bytes);
+    return std::tuple(measured.longest, sums, sink.tensors());
+  };
+  const auto [long_writes, sums, tensors] = written(true);
+  const auto [short_writes, same_sums, same] = written(false);
+  EXPECT_GT(long_writes, backend->in_cache_bytes());
+  EXPECT_EQ(short_writes, backend->in_cache_bytes());
+  EXPECT_EQ(same_sums, sums);
+  EXPECT_TRUE(same_tensors(same, tensors));
 }
 
 TEST(Execute, IsDeterministic) {

@@ -16,7 +16,7 @@ namespace {
 
 /// 0, 1, ... below `count`.
 auto counting(std::atomic<int>& given, int count) {
-  return [&given, count] {
+  return [&given, count](int) {
     const int number = given++;
     return number < count ? number : -1;
   };

@@ -20,12 +20,41 @@ TEST(SingleRank, DoesWhatRanksDo) {
   expect_queue(*ranks, 4, 1000);
 }
 
+/// Each worker stays at a file. Whoever has none left goes where nobody is, and then to where most is left.
+TEST(SingleRank, GivesEachWorkerAFile) {
+  const auto ranks = make_single_rank();
+  //                                  0  1  2  3  4  5  6  7  8
+  const std::vector<std::size_t> files{0, 1, 2, 0, 1, 2, 1, 1, 1};
+  TaskQueue queue(*ranks, std::vector<i64>(files.size(), 1), files);
+  EXPECT_EQ(queue.next(0), 0);
+  EXPECT_EQ(queue.next(1), 1);
+  EXPECT_EQ(queue.next(0), 3);
+  EXPECT_TRUE(queue.is_alone(0));
+  EXPECT_EQ(queue.next(0), 2);
+  EXPECT_EQ(queue.next(0), 5);
+  EXPECT_EQ(queue.next(0), 4);
+  EXPECT_FALSE(queue.is_alone(0));
+  EXPECT_FALSE(queue.is_alone(1));
+  EXPECT_EQ(queue.next(1), 6);
+  EXPECT_EQ(queue.next(0), 7);
+  EXPECT_EQ(queue.next(1), 8);
+  EXPECT_EQ(queue.next(1), -1);
+  EXPECT_EQ(queue.next(0), -1);
+}
+
+TEST(SingleRank, GivesTasksInOrderWhereNoFilesAreGiven) {
+  const auto ranks = make_single_rank();
+  TaskQueue queue(*ranks, std::vector<i64>(6, 1));
+  for (i64 task = 0; task < 6; ++task) EXPECT_EQ(queue.next(static_cast<int>(task % 3)), task);
+  EXPECT_EQ(queue.next(0), -1);
+}
+
 TEST(SingleRank, StopsItself) {
   const auto ranks = make_single_rank();
   TaskQueue queue(*ranks, std::vector<i64>(10, 1));
-  EXPECT_EQ(queue.next(), 0);
+  EXPECT_EQ(queue.next(0), 0);
   ranks->stop();
-  EXPECT_EQ(queue.next(), -1);
+  EXPECT_EQ(queue.next(0), -1);
   EXPECT_EQ(ranks->take(), -1);
   ranks->restart();
   EXPECT_EQ(ranks->take(), 0);
