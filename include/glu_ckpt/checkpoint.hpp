@@ -160,10 +160,13 @@ bool has_status_as_opened(const CheckpointInfo& info);
 class ContentCheck {
  public:
   virtual ~ContentCheck() = default;
-  /// Bytes that run() reads.
+  /// Bytes that run() checks.
   virtual i64 bytes() const = 0;
-  /// Throws the errors of the format. `on_progress`, where there is one, gets the bytes that were read since its last
-  /// call, from any thread.
+  /// From here to the next run(), bytes that somebody reads through the Source are checked as they pass. The read that
+  /// completes a damaged record throws. No thread reads meanwhile.
+  virtual void watch() const = 0;
+  /// Checks all, but reads again only what did not pass, each byte once, since watch(). Throws the errors of the
+  /// format. `on_progress`, where there is one, gets the bytes that were checked since its last call, from any thread.
   virtual void run(int jobs, const std::function<void(i64)>& on_progress) const = 0;
 };
 

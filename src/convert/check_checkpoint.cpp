@@ -32,10 +32,10 @@ class Checking {
     for (const std::string& text : flaw_texts(*checkpoint.source, checkpoint.hints, checkpoint.recognition))
       tell_warning(run_, "{}", text);
     add_unlisted_files(*checkpoint.source);
+    compare_digests(checkpoint);
     check_contents(run_, *checkpoint.source, "checking checksums");
     found_.is_sound = true;
     found_.has_own_checksums = checkpoint.source->content_check() != nullptr;
-    compare_digests(checkpoint);
     return std::move(found_);
   }
 
@@ -84,6 +84,7 @@ class Checking {
     found_.recorded_digest = recorded;
     const auto backend = open_backend(run_);
     backend->ready();
+    watch_contents(*checkpoint.source);
     found_.digest = to_string(digest_stage(run_, checkpoint.model(), *backend, "digest"));
   }
 

@@ -108,10 +108,13 @@ Converted run_conversion(const Conversion& conversion, Ranks& ranks) {
   const Source& source = *conversion.source.source;
   const ProofMode proof = conversion.options.proof;
   const ConvertOptions::Part& part = conversion.options.part;
+  // A process that reads all of the source checks it as it passes. Files that are removed on the way are checked
+  // before.
+  const bool in_passing = ranks.size() == 1 && part.of == 0 && !conversion.options.consume_source;
   at_first_rank(ranks, [&] {
     if (conversion.options.reflink == Reflink::Always) check_reflink(conversion, part.of > 0 ? 2 : ranks.size());
     // One part reads all of it for those.
-    if (part.number > 1) return;
+    if (part.number > 1 || in_passing) return;
     if (conversion.consumed == nullptr || !conversion.consumed->has_removed())
       check_contents(conversion.run, source, "checking source");
   });
@@ -132,9 +135,11 @@ Converted run_conversion(const Conversion& conversion, Ranks& ranks) {
     if (!clones.empty()) clone_pass(conversion, staging, clones);
     if (conversion.options.consume_source) consumer.emplace(conversion, expected, staging);
     Consumer* const consumes = consumer ? &*consumer : nullptr;
+    if (in_passing) watch_contents(source);
     const Moved mine = move_pass(conversion, expected, staging, clones, consumes, ranks);
     // A GPU that is released is lost to the whole process, and running the experts needs it again.
     if (proof != ProofMode::Forward) conversion.backend->release();
+    if (in_passing) check_contents(conversion.run, source, "checking source");
     together(ranks, [&] { staging.check_source_unchanged(); });
     const Moved moved = ranks.size() == 1 ? mine : gather_pass(mine, staging, ranks);
     at_first_rank(ranks, [&] {

@@ -15,6 +15,10 @@ class BothChecks final : public ContentCheck {
   const ContentCheck* get() const { return first_ != nullptr && second_ != nullptr ? this : any(); }
 
   i64 bytes() const override { return first_->bytes() + second_->bytes(); }
+  void watch() const override {
+    first_->watch();
+    second_->watch();
+  }
   void run(int jobs, const std::function<void(i64)>& on_progress) const override {
     first_->run(jobs, on_progress);
     second_->run(jobs, on_progress);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 #include <limits>
 #include <mutex>
@@ -16,6 +17,7 @@
 #include "format/dcp_metadata.hpp"
 #include "format/file_source.hpp"
 #include "format/pickle_graph.hpp"
+#include "format/piecewise_crc.hpp"
 #include "format/torch_tensor.hpp"
 #include "format/torch_zip.hpp"
 #include "io/run_owner.hpp"
@@ -55,6 +57,33 @@ class DcpObjects final : public ObjectStore {
   std::vector<DcpItem> items_;
 };
 
+/// `record` is of the zip that begins at `zip`.
+void check_same_crc(u32 crc, const ZipRecord& record, const InputPart& zip) {
+  if (crc == record.crc) return;
+  fail_at(ErrorCode::ZipCrc, {zip, record.offset},
+          "the record {} of {} bytes has the CRC32 {:08x}, not the recorded {:08x}: the bytes are damaged", record.name,
+          record.bytes, crc, record.crc);
+}
+
+/// An item whose zip was read.
+struct OpenedChunk {
+  /// The chunk's elements in the file.
+  TensorPiece piece;
+  /// The record that they are in; its offset counts from the start of the file.
+  ZipRecord storage;
+  bool has_checksum = false;
+  /// Of the storage's bytes that were read while the source is watched.
+  mutable PiecewiseCrc passed{kMaxPassedPieces};
+
+  /// Throws ZipCrc where these are the last bytes of a storage that is damaged. `position` counts from the start of the
+  /// file.
+  void add_passed(std::span<const std::byte> bytes, i64 position, const File& file) const {
+    if (!has_checksum || passed.add(position - storage.offset, bytes) != storage.bytes) return;
+    if (const auto crc = passed.whole(storage.bytes)) check_same_crc(*crc, storage, {file.path().string()});
+  }
+  bool has_passed() const { return has_checksum && passed.whole(storage.bytes) == storage.crc; }
+};
+
 class DcpSource final : public FileSource, public ContentCheck {
  public:
   explicit DcpSource(const CheckpointFiles& files) : FileSource(files) {
@@ -91,7 +120,14 @@ class DcpSource final : public FileSource, public ContentCheck {
 
   i64 bytes() const override { return item_bytes_; }
 
+  void watch() const override {
+    for (const std::unique_ptr<OpenedChunk>& chunk : opened_)
+      if (chunk) chunk->passed.clear();
+    watches_ = true;
+  }
+
   void run(int jobs, const std::function<void(i64)>& on_progress) const override {
+    const bool watched = watches_.exchange(false);
     struct Task {
       u32 entry;
       u32 chunk;
@@ -104,7 +140,7 @@ class DcpSource final : public FileSource, public ContentCheck {
     parallel_for(tasks.size(), jobs, [&](std::size_t i, int) {
       const Task& task = tasks[i];
       if (task.entry < num_tensors)
-        check_chunk(metadata_.tensors[task.entry], metadata_.tensors[task.entry].chunks[task.chunk], on_progress);
+        check_chunk(task.entry, task.chunk, watched, on_progress);
       else
         check_object(metadata_.objects[task.entry - num_tensors], on_progress);
     });
@@ -125,8 +161,11 @@ class DcpSource final : public FileSource, public ContentCheck {
       const auto chunk = static_cast<std::size_t>(at - first);
       const File& file = (*data_files_)[from.chunks[chunk].item.file];
       guard_read(to, [&] {
-        read_piece(piece_of(tensor, chunk), from.shape, element_bytes, offset, out,
-                   [&](std::span<std::byte> part, i64 position) { file.pread_exact(part, position); });
+        const OpenedChunk& opened = opened_chunk(tensor, chunk);
+        read_piece(opened.piece, from.shape, element_bytes, offset, out, [&](std::span<std::byte> part, i64 position) {
+          file.pread_exact(part, position);
+          if (watches_) opened.add_passed(part, position, file);
+        });
       });
     }
   }
@@ -244,7 +283,7 @@ class DcpSource final : public FileSource, public ContentCheck {
       }
       first_chunk_.push_back(extents_.size());
     }
-    pieces_.resize(extents_.size());
+    opened_.resize(extents_.size());
   }
 
   /// One without elements may begin past the end of its row: it takes the place of the one before.
@@ -268,16 +307,17 @@ class DcpSource final : public FileSource, public ContentCheck {
     info_.structure.has_integrity = path_exists(files_.directory / "integrity.json");
   }
 
-  /// The position of a chunk's elements in its file; opens the item on the first call.
-  const TensorPiece& piece_of(std::size_t tensor, std::size_t chunk) const {
+  /// Where a chunk's elements are; opens the item on the first call.
+  const OpenedChunk& opened_chunk(std::size_t tensor, std::size_t chunk) const {
     const std::size_t number = first_chunk_[tensor] + chunk;
     const std::lock_guard lock(mutexes_[number % mutexes_.size()]);
-    std::unique_ptr<TensorPiece>& piece = pieces_[number];
-    if (!piece) {
+    std::unique_ptr<OpenedChunk>& opened = opened_[number];
+    if (!opened) {
       const DcpTensor& of = metadata_.tensors[tensor];
-      piece = std::make_unique<TensorPiece>(read_item(of, of.chunks[chunk], open_item(of.chunks[chunk].item)));
+      const DcpChunk& wanted = of.chunks[chunk];
+      opened = read_item(of, wanted, open_item(wanted.item));
     }
-    return *piece;
+    return *opened;
   }
 
   void read_from_item(const DcpItem& item, i64 offset, std::span<std::byte> out) const {
@@ -307,7 +347,8 @@ class DcpSource final : public FileSource, public ContentCheck {
     return {(*data_files_)[item.file].path().string(), item.offset + offset};
   }
 
-  TensorPiece read_item(const DcpTensor& tensor, const DcpChunk& chunk, const ZipDirectory& directory) const {
+  std::unique_ptr<OpenedChunk> read_item(const DcpTensor& tensor, const DcpChunk& chunk,
+                                         const ZipDirectory& directory) const {
     const InputPart item = part_of_item(chunk.item);
     check_byte_order(chunk.item, directory);
     const ZipRecord* record = directory.find("data.pkl");
@@ -322,9 +363,13 @@ class DcpSource final : public FileSource, public ContentCheck {
       fail_at(ErrorCode::DcpItemMismatch, here, "the item of '{}' holds no tensor", tensor.name);
     const TorchTensor found = read_tensor(graph, root, pickle, tensor.name);
     check_same(tensor, chunk, found, here);
-    TensorPiece piece = found.piece(chunk.item.offset + storage_offset(directory, found, item, here));
-    piece.start = chunk.start;
-    return piece;
+    auto opened = std::make_unique<OpenedChunk>();
+    opened->storage = storage_of(directory, found, item, here);
+    opened->storage.offset += chunk.item.offset;
+    opened->has_checksum = has_checksums(directory);
+    opened->piece = found.piece(opened->storage.offset);
+    opened->piece.start = chunk.start;
+    return opened;
   }
 
   void check_byte_order(const DcpItem& item, const ZipDirectory& directory) const {
@@ -341,8 +386,8 @@ class DcpSource final : public FileSource, public ContentCheck {
             shape_text(found.shape), chunk.listed_at, tensor.name, dtype_name(tensor.dtype), shape_text(chunk.shape));
   }
 
-  static i64 storage_offset(const ZipDirectory& directory, const TorchTensor& tensor, const InputPart& item,
-                            const WhereAt& here) {
+  static ZipRecord storage_of(const ZipDirectory& directory, const TorchTensor& tensor, const InputPart& item,
+                              const WhereAt& here) {
     const ZipRecord* storage = directory.find("data/" + tensor.storage);
     if (storage == nullptr)
       fail_at(ErrorCode::TorchStorage, here, "'{}' is in the storage data/{}, which the item does not have",
@@ -351,35 +396,41 @@ class DcpSource final : public FileSource, public ContentCheck {
       fail_at(ErrorCode::TorchStorage, {item, storage->offset, here.tensor},
               "the storage data/{} of '{}' has {} bytes; its tensor says {}", tensor.storage, here.tensor,
               storage->bytes, tensor.storage_bytes);
-    return storage->offset;
+    return *storage;
   }
 
-  void check_chunk(const DcpTensor& tensor, const DcpChunk& chunk, const std::function<void(i64)>& on_progress) const {
-    const ZipDirectory directory = open_item(chunk.item);
-    read_item(tensor, chunk, directory);
-    check_crcs(chunk.item, directory, on_progress);
+  /// Reads the storage again only where it did not pass as a whole.
+  void check_chunk(std::size_t tensor, std::size_t chunk, bool watched,
+                   const std::function<void(i64)>& on_progress) const {
+    const DcpTensor& of = metadata_.tensors[tensor];
+    const DcpItem& item = of.chunks[chunk].item;
+    ZipDirectory directory = open_item(item);
+    read_item(of, of.chunks[chunk], directory);
+    const OpenedChunk* const opened = opened_[first_chunk_[tensor] + chunk].get();
+    std::string_view passed;
+    if (watched && opened != nullptr && opened->has_passed()) passed = opened->storage.name;
+    check_crcs(item, directory, passed, on_progress);
   }
 
   /// The content of an object's zip is its owner's affair; some are plain pickles.
   void check_object(const DcpObject& object, const std::function<void(i64)>& on_progress) const {
     if (starts_with_zip(object.item))
-      check_crcs(object.item, open_item(object.item), on_progress);
+      check_crcs(object.item, open_item(object.item), {}, on_progress);
     else if (on_progress)
       on_progress(object.item.length);
   }
 
-  void check_crcs(const DcpItem& item, const ZipDirectory& directory,
+  /// Leaves out the record called `passed`.
+  void check_crcs(const DcpItem& item, const ZipDirectory& directory, std::string_view passed,
                   const std::function<void(i64)>& on_progress) const {
     i64 reported = 0;
     const auto report = [&](i64 bytes) {
       reported += bytes;
       if (on_progress) on_progress(bytes);
     };
-    // torch.serialization.set_crc32_options(False) leaves them all 0.
-    const bool recorded =
-        std::ranges::any_of(directory.records, [](const ZipRecord& record) { return record.crc != 0; });
-    if (recorded)
-      for (const ZipRecord& record : directory.records) check_crc(item, record, report);
+    if (has_checksums(directory))
+      for (const ZipRecord& record : directory.records)
+        if (record.name != passed) check_crc(item, record, report);
     report(item.length - reported);
   }
 
@@ -393,10 +444,7 @@ class DcpSource final : public FileSource, public ContentCheck {
       done += static_cast<i64>(part.size());
       report(static_cast<i64>(part.size()));
     }
-    if (crc != record.crc)
-      fail_at(ErrorCode::ZipCrc, {part_of_item(item), record.offset},
-              "the record {} of {} bytes has the CRC32 {:08x}, not the recorded {:08x}: the bytes are damaged",
-              record.name, record.bytes, crc, record.crc);
+    check_same_crc(crc, record, part_of_item(item));
   }
 
   DcpMetadata metadata_;
@@ -405,9 +453,10 @@ class DcpSource final : public FileSource, public ContentCheck {
   /// One for each chunk, tensor by tensor; those of tensor t begin at first_chunk_[t].
   std::vector<Extent> extents_;
   std::vector<std::size_t> first_chunk_;
-  /// The piece of each chunk; null until an item was opened. mutexes_ guard them.
-  mutable std::vector<std::unique_ptr<TensorPiece>> pieces_;
+  /// Each chunk; null until its item was opened. mutexes_ guard them.
+  mutable std::vector<std::unique_ptr<OpenedChunk>> opened_;
   mutable std::array<std::mutex, 64> mutexes_;
+  mutable std::atomic<bool> watches_{false};
 };
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <deque>
 #include <limits>
 
-#include "format/torch_archive.hpp"
+#include "format/piecewise_crc.hpp"
 #include "glu_ckpt/checkpoint.hpp"
 #include "io/output_file.hpp"
 

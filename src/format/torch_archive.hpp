@@ -2,7 +2,6 @@
 /// One torch zip being written: positions first, then bytes in any order, then headers and checksums.
 
 #include <map>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,41 +10,6 @@
 #include "io/output_file.hpp"
 
 namespace glu_ckpt {
-
-/// The checksum of bytes that arrive in any order.
-class PiecewiseCrc {
- public:
-  /// Returns how many bytes touch one another around these, with them: all of them once, when the last piece comes.
-  /// Thread safe.
-  i64 add(i64 offset, std::span<const std::byte> bytes);
-  /// Adds a piece that another PiecewiseCrc has of the same bytes. Returns what add() does. Thread safe.
-  i64 add_sum(i64 offset, i64 bytes, u32 crc);
-  /// Appends its pieces, which read_crc_pieces() finds again under this number.
-  void export_to(std::vector<std::byte>& out, u64 number) const;
-  /// The checksum of all `total` bytes. Throws Io where a byte is missing or was written twice.
-  u32 finish(i64 total, const std::string& what) const;
-
- private:
-  struct Part {
-    i64 bytes;
-    u32 crc;
-  };
-  /// Joins two neighbours if they touch; returns the part that `b` is in then.
-  std::map<i64, Part>::iterator join(std::map<i64, Part>::iterator a, std::map<i64, Part>::iterator b);
-
-  mutable std::mutex mutex_;
-  std::map<i64, Part> parts_;
-};
-
-/// A piece of the checksum number `number`.
-struct CrcPiece {
-  u64 number = 0;
-  i64 offset = 0;
-  i64 bytes = 0;
-  u64 crc = 0;
-};
-/// The pieces that export_to() appended. Throws Io where the text was cut.
-std::vector<CrcPiece> read_crc_pieces(std::span<const std::byte> exported);
 
 /// A small record that stands beside the storages: its bytes may change until finish(), not its length.
 struct TextRecord {

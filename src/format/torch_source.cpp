@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <deque>
+#include <optional>
+#include <vector>
 
 #include "core/checked_math.hpp"
 #include "core/crc32.hpp"
@@ -11,6 +14,7 @@
 #include "format/extras.hpp"
 #include "format/file_source.hpp"
 #include "format/pickle_graph.hpp"
+#include "format/piecewise_crc.hpp"
 #include "format/torch_tensor.hpp"
 #include "format/torch_tree.hpp"
 #include "io/file_backed.hpp"
@@ -26,10 +30,11 @@ constexpr i64 kCheckBlockBytes = i64{1} << 20;
 constexpr std::string_view kLegacyMagic = "\x8A\x0A\x6C\xFC\x9C\x46\xF9\x20\x6A\xA8\x50\x19";
 constexpr i64 kLegacyHeadBytes = 32;
 
-/// A storage's bytes in its file.
+/// A storage's bytes in its file. A file of the older kind has no record of them.
 struct StoredRange {
   i64 offset = 0;
   i64 bytes = 0;
+  std::optional<std::size_t> record = {};
 };
 
 class TorchSource final : public FileSource, public FileBacked, public ContentCheck {
@@ -63,11 +68,32 @@ class TorchSource final : public FileSource, public FileBacked, public ContentCh
   bool reads_past_cache(std::size_t) const override { return false; }
   void keep_in_cache() const override {}
 
+  void watch() const override {
+    passed_.clear();
+    for (const OpenFile& file : opened_) {
+      passed_.emplace_back();
+      if (has_checksums(file.zip))
+        for (std::size_t r = 0; r < file.zip.records.size(); ++r) passed_.back().emplace_back(kMaxPassedPieces);
+    }
+    watches_ = true;
+  }
+
   void run(int jobs, const std::function<void(i64)>& on_progress) const override {
+    const bool watched = watches_.exchange(false);
+    const auto has_passed = [&](std::size_t file, std::size_t number) {
+      const ZipRecord& record = opened_[file].zip.records[number];
+      return watched && record.bytes > 0 && passed_[file][number].whole(record.bytes) == record.crc;
+    };
     std::vector<std::pair<std::size_t, std::size_t>> records;
-    for (std::size_t f = 0; f < opened_.size(); ++f)
-      if (has_checksums(opened_[f].zip))
-        for (std::size_t r = 0; r < opened_[f].zip.records.size(); ++r) records.emplace_back(f, r);
+    for (std::size_t f = 0; f < opened_.size(); ++f) {
+      if (!has_checksums(opened_[f].zip)) continue;
+      for (std::size_t r = 0; r < opened_[f].zip.records.size(); ++r) {
+        if (!has_passed(f, r))
+          records.emplace_back(f, r);
+        else if (on_progress)
+          on_progress(opened_[f].zip.records[r].bytes);
+      }
+    }
     parallel_for(records.size(), jobs, [&](std::size_t i, int) {
       check_record(opened_[records[i].first], opened_[records[i].first].zip.records[records[i].second], on_progress);
     });
@@ -90,6 +116,7 @@ class TorchSource final : public FileSource, public FileBacked, public ContentCh
   struct Stored {
     TensorPiece piece;
     i64 element_bytes = 1;
+    std::optional<std::size_t> record = {};
   };
   struct PendingTree {
     TorchTree tree;
@@ -100,14 +127,29 @@ class TorchSource final : public FileSource, public FileBacked, public ContentCh
     const TensorRef& from = checked_range(tensor, offset, static_cast<i64>(out.size()));
     const File& file = opened_[from.file].file;
     const Stored& stored = stored_[tensor];
-    const ReadFile read_file = [&](std::span<std::byte> to, i64 at) { file.pread_exact(to, at); };
+    const ReadFile read_file = [&](std::span<std::byte> to, i64 at) {
+      file.pread_exact(to, at);
+      if (watches_ && stored.record) add_passed(from.file, *stored.record, to, at);
+    };
     guard_read(from,
                [&] { read_piece(stored.piece, stored.piece.shape, stored.element_bytes, offset, out, read_file); });
   }
 
-  /// torch.serialization.set_crc32_options(False) leaves them all zero.
-  static bool has_checksums(const ZipDirectory& zip) {
-    return std::ranges::any_of(zip.records, [](const ZipRecord& record) { return record.crc != 0; });
+  /// Throws ZipCrc where these are the last bytes of a record that is damaged.
+  void add_passed(u32 number_of_file, std::size_t number, std::span<const std::byte> bytes, i64 at) const {
+    const OpenFile& from = opened_[number_of_file];
+    const ZipRecord& record = from.zip.records[number];
+    if (passed_[number_of_file].empty()) return;
+    PiecewiseCrc& passed = passed_[number_of_file][number];
+    if (passed.add(at - record.offset, bytes) != record.bytes) return;
+    if (const auto crc = passed.whole(record.bytes)) check_same_crc(*crc, from, record);
+  }
+
+  static void check_same_crc(u32 crc, const OpenFile& from, const ZipRecord& record) {
+    if (crc == record.crc) return;
+    fail_at(ErrorCode::ZipCrc, {from.file.path().string(), record.offset, record.name},
+            "the {} bytes of record '{}' have the checksum {:08x}, the zip says {:08x}: the file is damaged",
+            record.bytes, record.name, crc, record.crc);
   }
 
   static void check_record(const OpenFile& from, const ZipRecord& record, const std::function<void(i64)>& on_progress) {
@@ -121,10 +163,7 @@ class TorchSource final : public FileSource, public FileBacked, public ContentCh
       done += static_cast<i64>(part.size());
       if (on_progress) on_progress(static_cast<i64>(part.size()));
     }
-    if (crc != record.crc)
-      fail_at(ErrorCode::ZipCrc, {from.file.path().string(), record.offset, record.name},
-              "the {} bytes of record '{}' have the checksum {:08x}, the zip says {:08x}: the file is damaged",
-              record.bytes, record.name, crc, record.crc);
+    check_same_crc(crc, from, record);
   }
 
   void add_file(File file, const std::string& name) {
@@ -161,7 +200,7 @@ class TorchSource final : public FileSource, public FileBacked, public ContentCh
       if (record == nullptr)
         fail_at(ErrorCode::TorchStorage, where, "'{}': its storage data/{} is not in the zip", where.tensor,
                 tensor.storage);
-      return StoredRange{record->offset, record->bytes};
+      return StoredRange{record->offset, record->bytes, static_cast<std::size_t>(record - opened.zip.records.data())};
     });
     take_own_records(path);
   }
@@ -310,8 +349,8 @@ class TorchSource final : public FileSource, public FileBacked, public ContentCh
       const StoredRange storage = checked_storage(find(tensor, where), tensor, where);
       TensorRef ref{prefix + entry.name, tensor.dtype, tensor.value_shape(),
                     tensor.bytes(),      number,       storage.offset + tensor.offset};
-      found.emplace_back(std::move(ref),
-                         Stored{tensor.piece(storage.offset), torch_dtype(tensor.dtype)->element_bytes});
+      found.emplace_back(std::move(ref), Stored{tensor.piece(storage.offset), torch_dtype(tensor.dtype)->element_bytes,
+                                                storage.record});
     }
     std::stable_sort(found.begin(), found.end(),
                      [](const auto& a, const auto& b) { return a.first.offset < b.first.offset; });
@@ -343,6 +382,9 @@ class TorchSource final : public FileSource, public FileBacked, public ContentCh
   std::vector<OpenFile> opened_;
   std::vector<Stored> stored_;
   std::vector<PendingTree> trees_;
+  mutable std::atomic<bool> watches_{false};
+  /// The records of each file while they are watched; none of a file without checksums.
+  mutable std::vector<std::deque<PiecewiseCrc>> passed_;
 };
 
 }  // namespace

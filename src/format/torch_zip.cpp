@@ -428,6 +428,10 @@ const ZipRecord* ZipDirectory::find(std::string_view name) const {
   return &records[*place];
 }
 
+bool has_checksums(const ZipDirectory& zip) {
+  return std::ranges::any_of(zip.records, [](const ZipRecord& record) { return record.crc != 0; });
+}
+
 ZipDirectory read_zip_directory(const ReadAt& read, i64 bytes, const InputPart& part) {
   return DirectoryReader(read, bytes, part).read();
 }

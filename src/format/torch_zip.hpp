@@ -36,6 +36,9 @@ struct ZipDirectory {
   const ZipRecord* find(std::string_view name) const;
 };
 
+/// Returns false where torch.serialization.set_crc32_options(False) has left all checksums 0.
+bool has_checksums(const ZipDirectory& zip);
+
 /// Fills a span from an offset of the zip.
 using ReadAt = std::function<void(std::span<std::byte>, i64)>;
 

@@ -64,6 +64,10 @@ std::unique_ptr<Backend> open_backend(const RunOptions& run, const Plan* plan) {
   return make_backend(choice.device, options);
 }
 
+void watch_contents(const Source& source) {
+  if (const ContentCheck* const check = source.content_check()) check->watch();
+}
+
 void check_contents(const RunOptions& run, const Source& source, std::string_view title) {
   const ContentCheck* const check = source.content_check();
   if (check == nullptr) return;

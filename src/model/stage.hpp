@@ -56,7 +56,11 @@ void tell_detail(const RunOptions& run, fmt::format_string<Values...> text, Valu
 /// a plan bytes are only hashed or compared, for which there is no choice to tell of.
 std::unique_ptr<Backend> open_backend(const RunOptions& run, const Plan* plan = nullptr);
 
-/// Checks what the files say of their own bytes (Source::content_check), as a stage of this title.
+/// Has what the files say of their own bytes checked while they are read, up to check_contents().
+void watch_contents(const Source& source);
+
+/// Checks what the files say of their own bytes (Source::content_check), as a stage of this title: what has not passed
+/// since watch_contents().
 void check_contents(const RunOptions& run, const Source& source, std::string_view title);
 
 /// Throws GluConflict where the optimizer's master weights contradict the answers (check_optimizer_order). Reads a

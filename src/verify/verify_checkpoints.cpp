@@ -184,14 +184,19 @@ Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path&
     forward = forward_options(options.compute, options.subset, run, a, b);
   }
   bool has_rounded = false;
-  if (options.subset.is_all()) {
+  const bool is_all = options.subset.is_all();
+  if (is_all) {
+    watch_contents(*a.source);
+    watch_contents(*b.source);
+    has_rounded = settle_copies(run, a, b);
+  }
+  ComparedModels compared = compare_stage(run, a.model(), b.model(), *backend, options.subset);
+  if (is_all) {
     check_contents(run, *a.source, "checking A");
     check_contents(run, *b.source, "checking B");
-    has_rounded = settle_copies(run, a, b);
   }
   check_master_weights(run, a, options.a);
   check_master_weights(run, b, options.b);
-  ComparedModels compared = compare_stage(run, a.model(), b.model(), *backend, options.subset);
   if (as_stored && only_orders_may_differ(compared)) require_orders();
   Verdict verdict = measure_differences(run, a.model(), b.model(), *backend, std::move(compared));
   // Adapters are compared as factors of each expert, however their files have them.
@@ -275,10 +280,12 @@ Digest digest_of(Checkpoint& checkpoint, const SourceAnswers& answers, const Run
   require_known_glu(checkpoint, answers.option_prefix);
   const auto backend = open_backend(run);
   backend->ready();
-  check_contents(run, *checkpoint.source, "checking checksums");
   settle_copies(run, checkpoint);
+  watch_contents(*checkpoint.source);
+  const Digest found = digest_stage(run, checkpoint.model(), *backend, "digest");
+  check_contents(run, *checkpoint.source, "checking checksums");
   check_master_weights(run, checkpoint, answers);
-  return digest_stage(run, checkpoint.model(), *backend, "digest");
+  return found;
 }
 
 Digest digest_stage(const RunOptions& run, const Model& model, const Backend& backend, std::string_view title) {

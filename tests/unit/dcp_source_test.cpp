@@ -13,6 +13,7 @@
 #include "format/pickle_graph.hpp"
 #include "format/zip_layout.hpp"
 #include "glu_ckpt/error.hpp"
+#include "io/file_backed.hpp"
 #include "support/dist_checkpoint.hpp"
 #include "support/slug_of.hpp"
 
@@ -211,6 +212,45 @@ TEST_F(DcpSourceTest, DamagedBytes) {
   EXPECT_EQ(read_slug(), "zip-directory");
 }
 
+/// Reads the tensor's bytes [begin, end) for each of these ranges, damages the file, and checks it.
+TEST_F(DcpSourceTest, WhatPassedIsNotReadAgain) {
+  using Ranges = std::vector<std::pair<i64, i64>>;
+  const std::string sound = MadeItem{}.zip();
+  std::string damaged = sound;
+  damaged[damaged.find(std::string("\0\1\2\3\4", 5)) + 2] ^= 1;
+  const auto slug_after = [&](const Ranges& ranges, const std::string& before) {
+    put(before);
+    const auto source = open_dist(dir_);
+    source->content_check()->watch();
+    return slug_of([&] {
+      for (const auto& [begin, end] : ranges) {
+        std::vector<std::byte> part(static_cast<std::size_t>(end - begin));
+        source->read(0, begin, part);
+      }
+      std::fstream(dir_ / "__0_0.distcp", std::ios::in | std::ios::out | std::ios::binary) << "obj" + damaged;
+      source->content_check()->run(2, {});
+    });
+  };
+  for (const Ranges& whole : {Ranges{{0, 12}}, Ranges{{4, 12}, {0, 4}}, Ranges{{8, 12}, {0, 2}, {2, 8}}}) {
+    EXPECT_EQ(slug_after(whole, sound), "none");
+    EXPECT_EQ(slug_after(whole, damaged), "zip-crc");
+  }
+  for (const Ranges& others : {Ranges{}, Ranges{{4, 12}}, Ranges{{0, 12}, {0, 12}}, Ranges{{0, 6}, {4, 12}}})
+    EXPECT_EQ(slug_after(others, sound), "zip-crc");
+}
+
+/// The read that completes it, so that nothing more is made of it.
+TEST_F(DcpSourceTest, DamageIsSeenAsItPasses) {
+  std::string zip = MadeItem{}.zip();
+  zip[zip.find(std::string("\0\1\2\3\4", 5)) + 2] ^= 1;
+  put(zip);
+  const auto source = open_dist(dir_);
+  source->content_check()->watch();
+  std::vector<std::byte> half(6);
+  source->read(0, 0, half);
+  EXPECT_EQ(slug_of([&] { source->read(0, 6, half); }), "zip-crc");
+}
+
 TEST_F(DcpSourceTest, FilesAndRanges) {
   put(MadeItem{});
   fs::resize_file(dir_ / "__0_0.distcp", fs::file_size(dir_ / "__0_0.distcp") - 1);
@@ -292,6 +332,34 @@ TEST_F(DcpSourceTest, ChunksWithinTheReachOfOthers) {
       for (std::size_t i = begin; i < end; ++i)
         ASSERT_EQ(std::to_integer<int>(part[i - begin]), want[i]) << begin << " " << end << " " << i;
     }
+}
+
+/// The same for a file of torch.save, of which each tensor is a record.
+TEST_F(DcpSourceTest, WhatPassedOfAFileIsNotReadAgain) {
+  const fs::path copy = dir_ / "pytorch_model.bin";
+  const auto slug_after = [&](bool reads_all, bool damages_before) {
+    fs::copy_file(testdata("torch/pytorch_model.bin"), copy, fs::copy_options::overwrite_existing);
+    const auto source = open_source(copy);
+    const std::size_t last = source->inventory().tensors.size() - 1;
+    const i64 place = source->file_backed()->place(last).offset;
+    const auto damage = [&] {
+      std::fstream file(copy, std::ios::in | std::ios::out | std::ios::binary);
+      file.seekg(place);
+      const int byte = file.get();
+      file.seekp(place);
+      file.put(static_cast<char>(byte ^ 1));
+    };
+    source->content_check()->watch();
+    return slug_of([&] {
+      if (damages_before) damage();
+      for (std::size_t t = 0; t < last + (reads_all ? 1 : 0); ++t) read_all(*source, t);
+      if (!damages_before) damage();
+      source->content_check()->run(2, {});
+    });
+  };
+  EXPECT_EQ(slug_after(true, false), "none");
+  EXPECT_EQ(slug_after(true, true), "zip-crc");
+  EXPECT_EQ(slug_after(false, false), "zip-crc");
 }
 
 /// Many threads ask for the same unopened chunks at once.

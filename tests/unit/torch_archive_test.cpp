@@ -8,6 +8,7 @@
 
 #include "core/crc32.hpp"
 #include "format/extras.hpp"
+#include "format/piecewise_crc.hpp"
 #include "format/torch_zip.hpp"
 #include "support/slug_of.hpp"
 
