@@ -10,12 +10,24 @@
 
 namespace glu_ckpt {
 
-/// An argument that a trainer saved and that is not read.
+/// An argument of a run that is not read.
 struct UnreadArg {
   /// Empty where none of the arguments could be read.
   std::string name;
   /// "is a functools.partial", or the sentence of the error that says why none could be read.
   std::string why;
+};
+
+/// Arguments of a run of Megatron-LM.
+struct RunArguments {
+  /// The order of gate and up that they ask for, as --from-glu says it: of routed experts and of the shared one. Empty
+  /// where they say nothing.
+  std::string glu = {};
+  std::string shared_glu = {};
+  /// The arguments themselves, as a JSON object of what is a number, a text, a flag, None, or a list of such; empty
+  /// where there are none.
+  std::string args = {};
+  std::vector<UnreadArg> unread = {};
 };
 
 /// The facts of `config.json` that names alone do not give. A field is absent where the file or the key is.
@@ -35,19 +47,15 @@ struct ModelHints {
   /// The first other field, or value of another type, that begins with "swiglu_": the activation is not what hidden_act
   /// says.
   std::string swiglu_other = {};
-  /// The order of gate and up by the arguments that a trainer saved, as --from-glu says it: of routed experts and of
-  /// the shared one. Empty where they say nothing.
-  std::string trained_glu = {};
-  std::string trained_shared_glu = {};
-  /// The arguments themselves, as a JSON object of what is a number, a text, a flag, None, or a list of such; empty
-  /// where there are none.
-  std::string trained_args = {};
-  std::vector<UnreadArg> trained_unread = {};
+  /// The arguments that a trainer saved in the checkpoint.
+  RunArguments trained = {};
+  /// Those of the megatron_args.txt that lies beside it.
+  RunArguments listed = {};
   /// The text itself, as strict JSON: the sizes of a whole model are read from it (src/arch).
   std::string config = {};
   /// Rows of the blocks that FP8 weights have scales for (`weight_block_size`), where it says so.
   std::optional<i64> scale_rows = std::nullopt;
-  /// `config` was made from `trained_args`, and nobody has it as a file.
+  /// `config` was made from `trained`, and nobody has it as a file.
   bool config_is_made = false;
   /// The end of a sentence that says why no configuration was made from them, and the options that would say what is
   /// missing; empty where nobody tried, or it was made.

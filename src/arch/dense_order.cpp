@@ -11,14 +11,14 @@
 namespace glu_ckpt {
 namespace {
 
-/// Returns the order of dense FC1s that a trainer's arguments mean, spelled as --from-glu takes it; empty where they
-/// mean none. Megatron-Core interleaves them in its fused MLP alone, and does not fuse it under tensor parallelism.
-std::string trained_order(const ModelHints& hints) {
-  if (hints.trained_args.empty()) return {};
-  const SavedArgs args(hints.trained_args, {});
+/// Returns the order of dense FC1s that arguments of a run mean, spelled as --from-glu takes it; empty where they mean
+/// none. Megatron-Core interleaves them in its fused MLP alone, and does not fuse it under tensor parallelism.
+std::string dense_order(const RunArguments& run) {
+  if (run.args.empty()) return {};
+  const SavedArgs args(run.args, {});
   if (!args.is_object()) return {};
   const auto is_set = [&](std::string_view name) { return args.flag(name); };
-  if (!args.has(kFusedDenseArgs[1])) return hints.trained_glu == "contiguous" ? hints.trained_glu : std::string();
+  if (!args.has(kFusedDenseArgs[1])) return run.glu == "contiguous" ? run.glu : std::string();
   const bool fused =
       std::ranges::all_of(kFusedDenseArgs, is_set) && args.integer("tensor_model_parallel_size").value_or(1) == 1;
   return fused ? fmt::format("interleaved:{}", kFusedDenseRows) : "contiguous";
@@ -39,7 +39,8 @@ void settle_dense_order(const ModelHints& hints, const Record& record, const Sou
   layout.glu = fused ? Glu{} : Glu{Glu::Kind::Split, 0};
   layout.glu_source = fused ? "none" : "naming";
   const GluAnswers orders(record, answers);
-  const GluAnswer given = orders.about_weights(fused ? trained_order(hints) : std::string());
+  const GluAnswer given = orders.about_weights(
+      fused ? ArgumentOrders{dense_order(hints.trained), dense_order(hints.listed)} : ArgumentOrders{});
   if (!given.best()) return;
   orders.check_agreement(given);
   const Glu& answer = *given.best();

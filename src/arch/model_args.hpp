@@ -18,7 +18,7 @@ struct ArgumentDifference {
   std::string asked;
 };
 
-/// `asked` is MegatronArgs::text, `saved` ModelHints::trained_args, `tensors` what lies beside them. An argument that
+/// `asked` is MegatronArgs::text, `saved` ModelHints::trained.args, `tensors` what lies beside them. An argument that
 /// was not saved does not differ; neither does one that has no say in this model, such as the scale of YaRN without
 /// YaRN.
 std::vector<ArgumentDifference> argument_differences(const std::string& asked, const std::string& saved,

@@ -126,7 +126,7 @@ bool has_unwrapped_experts(const std::vector<std::string_view>& names) {
 bool is_only_rank(std::string_view folder, const ModelHints& hints) {
   if (folder.find_first_of("123456789") != folder.npos) return false;
   constexpr std::size_t kDepth = 8;
-  const JsonDocument args(hints.trained_args, kDepth);
+  const JsonDocument args(hints.trained.args, kDepth);
   if (args.fault()) return true;
   constexpr auto kSizes = std::to_array<std::string_view>(
       {"tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size"});

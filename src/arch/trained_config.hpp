@@ -22,7 +22,7 @@ bool has_vocabulary(const std::string& args);
 /// The config.json of each family that the arguments fit and say all of; none where the embedding is missing.
 std::vector<std::string> fitting_configs(const std::string& args, const Inventory& tensors);
 
-/// `args` is a ModelHints::trained_args, `tensors` what lies beside them. `model_type` names the family; empty: the one
+/// `args` is a ModelHints::trained.args, `tensors` what lies beside them. `model_type` names the family; empty: the one
 /// that fits. What the arguments do not say is asked for, and nothing that Megatron-LM does not compute is written.
 TrainedConfig make_trained_config(const std::string& args, const Inventory& tensors, const std::string& model_type);
 

@@ -219,9 +219,9 @@ constexpr auto kTexts = std::to_array<ErrorText>({
      "argument moe_mlp_glu_interleave_size, or none for contiguous.",
      "convert RUN OUT --to hf --from-glu contiguous"},
     {ErrorCode::GluConflict,
-     "Two sources of the order of gate and up disagree: an option, the record, the arguments of the trainer, the "
-     "naming.",
-     "Find out which one is right. Leave the option out, or correct the record with `stamp`.",
+     "Two sources of the order of gate and up disagree: an option, the record, the arguments of the trainer, a "
+     "megatron_args.txt, the naming.",
+     "Find out which one is right. Leave the option out, correct the record with `stamp`, or mend megatron_args.txt.",
      "stamp RUN --glu contiguous"},
     {ErrorCode::UnknownActivation, "No config.json says what the experts compute between FC1 and FC2.",
      "Say it with --activation.", "forward PATH --activation swiglu"},

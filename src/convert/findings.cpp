@@ -41,7 +41,7 @@ std::string made_config_note(const Conversion& conversion) {
       "such as the ids of special tokens, is not in it, so that programs take the family's defaults; there are no "
       "tokenizer files",
       hints.model_type);
-  if (!has_vocabulary(hints.trained_args))
+  if (!has_vocabulary(hints.trained.args))
     text += ". They do not say the size of the vocabulary, so vocab_size counts the embedding's rows, padding included";
   return text;
 }

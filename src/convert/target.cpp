@@ -11,6 +11,7 @@
 #include "format/megatron_state.hpp"
 #include "format/optimizer_parts.hpp"
 #include "format/structure.hpp"
+#include "format/trainer_args.hpp"
 #include "io/file.hpp"
 #include "io/file_names.hpp"
 #include "layout/layout_table.hpp"
@@ -155,7 +156,7 @@ class TargetResolver {
     if (!options.empty() && is_beside) options.emplace_back("--optimizer");
     const std::string nameless = fmt::format(
         "{}; --from-config FILE names a config.json that says it{}",
-        hints_.trained_glu.empty()
+        hints_.trained.glu.empty()
             ? ""
             : ", and of the arguments that the trainer saved only the order of gate and up is there",
         options.size() < 2
@@ -351,6 +352,11 @@ class TargetResolver {
     return is_megatron_args(file.name) || (file.name == kCommonStateFile && is_made_for_megatron());
   }
 
+  static std::optional<i64> block_rows(const std::optional<Glu>& glu) {
+    if (!glu) return std::nullopt;
+    return glu->kind == Glu::Kind::Interleaved ? glu->block_rows : 0;
+  }
+
   /// Made here, so that what cannot be read is refused before the work.
   static std::function<std::string(std::string_view)> common_state_edit(const ExtraFile& file) {
     constexpr i64 kMaxStateBytes = i64{1} << 30;
@@ -361,6 +367,7 @@ class TargetResolver {
 
   void place_extra_files() {
     const bool is_megatron = target_.to.naming ? target_.to.naming->starts_with(kMegatron) : is_from_megatron();
+    const bool stays_megatron = target_.to.naming.value_or(recognition_.layout.naming).starts_with(kMegatron);
     const bool whole = options_.to.scope == Scope::Model && architecture_ != nullptr;
     const bool dist = target_.format == Format::TorchDist;
     const auto& files = source_.extra_files();
@@ -384,6 +391,9 @@ class TargetResolver {
       }
       if (is_megatron_args(file.name) && target_.makes_args) continue;
       if (leaves_megatron && is_made(file)) continue;
+      if (is_megatron_args(file.name) && (target_.to.glu || target_.to.shared_glu) && stays_megatron)
+        placed.edit = [glu = block_rows(target_.to.glu), shared = block_rows(target_.to.shared_glu)](
+                          std::string_view text) { return with_orders(text, glu, shared); };
       placed.name = placed_name(file.name, leaves_megatron);
       if (is_named && without_beside(placed.name) == without_beside(config_name)) continue;
       if (is_stale_ && is_quantization_file(file.name)) continue;

@@ -43,11 +43,8 @@ void FileSource::read_side_files() {
     const std::string text = read_small_file(files_.config, kMaxConfigBytes, ErrorCode::ConfigJson);
     info_.hints = parse_config(text, files_.config.string());
   }
-  const TrainedArgs trained = trained_args(info_);
-  info_.hints.trained_glu = trained.glu;
-  info_.hints.trained_shared_glu = trained.shared_glu;
-  info_.hints.trained_args = trained.json;
-  info_.hints.trained_unread = trained.unread;
+  info_.hints.trained = trained_args(info_);
+  info_.hints.listed = listed_args(info_);
   if (!files_.record.empty()) {
     const std::string text = read_small_file(files_.record, kMaxRecordBytes, ErrorCode::RecordInvalid);
     parse_record(text, files_.record.string());

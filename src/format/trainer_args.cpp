@@ -1,5 +1,7 @@
 #include "format/trainer_args.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -7,6 +9,9 @@
 
 #include "core/fail.hpp"
 #include "core/json.hpp"
+#include "core/parse_number.hpp"
+#include "core/readable.hpp"
+#include "format/checkpoint_files.hpp"
 #include "format/pickle_graph.hpp"
 #include "format/torch_zip.hpp"
 #include "io/file.hpp"
@@ -142,7 +147,7 @@ class ArgsReader {
                                                                                            : class_of(graph, args))});
   }
 
-  TrainedArgs read() {
+  RunArguments read() {
     read_.glu = order(kRouted);
     read_.shared_glu = order(kShared);
     JsonWriter json;
@@ -154,7 +159,7 @@ class ArgsReader {
         add_unread(name, value);
     }
     json.end_object();
-    if (values_.contains(kHeads)) read_.json = json.text();
+    if (values_.contains(kHeads)) read_.args = json.text();
     return std::move(read_);
   }
 
@@ -189,11 +194,11 @@ class ArgsReader {
 
   const PickleGraph& graph_;
   std::map<std::string, PickleRef, std::less<>> values_;
-  TrainedArgs read_;
+  RunArguments read_;
 };
 
 /// `pickle` holds a dict with "args", or a list of one.
-TrainedArgs args_in(std::string pickle, const InputPart& part) {
+RunArguments args_in(std::string pickle, const InputPart& part) {
   // Most states are large and say nothing of it.
   if (pickle.find(kRouted) == pickle.npos && pickle.find(kShared) == pickle.npos && pickle.find(kHeads) == pickle.npos)
     return {};
@@ -202,10 +207,10 @@ TrainedArgs args_in(std::string pickle, const InputPart& part) {
   if (graph.kind(root) == PickleKind::List)
     if (const auto items = graph.items(root); items.size() == 1) root = items.front();
   const auto args = find_entry(graph, root, "args");
-  return args ? ArgsReader(graph, *args).read() : TrainedArgs();
+  return args ? ArgsReader(graph, *args).read() : RunArguments();
 }
 
-TrainedArgs args_in_zip(std::span<const std::byte> zip, const InputPart& part) {
+RunArguments args_in_zip(std::span<const std::byte> zip, const InputPart& part) {
   const ReadAt read = [&](std::span<std::byte> out, i64 offset) {
     if (offset < 0 || offset + std::ssize(out) > std::ssize(zip))
       fail(ErrorCode::FileTruncated, {part.file, {}}, "{}: ends too early", part.file);
@@ -219,9 +224,153 @@ TrainedArgs args_in_zip(std::span<const std::byte> zip, const InputPart& part) {
   return args_in(std::move(pickle), part);
 }
 
+bool is_text(std::string_view text) { return is_utf8(text) && text.find('\0') == text.npos; }
+
+/// The words of each line as a shell cuts them. A line that begins with '#' is one word.
+std::vector<std::vector<std::string_view>> words_of(std::string_view text) {
+  constexpr std::string_view kBlank = " \t\r\v\f";
+  std::vector<std::vector<std::string_view>> lines;
+  while (!text.empty()) {
+    std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    auto& words = lines.emplace_back();
+    while (true) {
+      line.remove_prefix(std::min(line.find_first_not_of(kBlank), line.size()));
+      if (line.empty()) break;
+      const bool is_remark = words.empty() && line.front() == '#';
+      words.push_back(is_remark ? line : line.substr(0, line.find_first_of(kBlank)));
+      line.remove_prefix(words.back().size());
+    }
+  }
+  return lines;
+}
+
+/// The option that a word of megatron_args.txt is, spelled as trainers save it; empty of a value.
+std::string option_in(std::string_view word) {
+  if (!word.starts_with("--")) return {};
+  std::string name(word.substr(2, std::min(word.find('='), word.size()) - 2));
+  std::ranges::replace(name, '-', '_');
+  return name;
+}
+
+std::string as_option(std::string_view name) {
+  std::string option = fmt::format("--{}", name);
+  std::ranges::replace(option, '_', '-');
+  return option;
+}
+
+/// The words of a megatron_args.txt, as options and their values.
+class ListedArgs {
+ public:
+  explicit ListedArgs(std::string_view text) {
+    for (const auto& line : words_of(text))
+      if (!line.empty() && !line.front().starts_with('#'))
+        for (const std::string_view word : line) add(word);
+  }
+
+  RunArguments read() {
+    read_.glu = order(kRouted);
+    read_.shared_glu = order(kShared);
+    JsonWriter json;
+    json.begin_object();
+    for (const auto& [name, uses] : options_) write(uses.back(), json.key(name));
+    json.end_object();
+    if (!options_.empty()) read_.args = json.text();
+    return std::move(read_);
+  }
+
+ private:
+  using Values = std::vector<std::string>;
+
+  void add(std::string_view word) {
+    if (const std::string name = option_in(word); !name.empty()) {
+      last_ = &options_[name];
+      last_->emplace_back();
+      if (const std::size_t equals = word.find('='); equals != word.npos)
+        last_->back().emplace_back(word.substr(equals + 1));
+    } else if (last_ != nullptr) {
+      last_->back().emplace_back(word);
+    }
+  }
+
+  std::string order(std::string_view name) {
+    const auto found = options_.find(name);
+    if (found == options_.end()) return {};
+    const std::string option = as_option(name);
+    const std::vector<Values>& uses = found->second;
+    const auto other = std::ranges::find_if(uses, [&](const Values& values) { return values != uses.front(); });
+    if (other != uses.end()) {
+      read_.unread.push_back({option, fmt::format("is there as {} and as {}, which cannot both be true",
+                                                  value_text(uses.front()), value_text(*other))});
+      return {};
+    }
+    const auto rows = uses.front().size() == 1 ? parse_number<i64>(uses.front().front()) : std::nullopt;
+    if (rows && *rows > 0) return fmt::format("interleaved:{}", *rows);
+    read_.unread.push_back({option, fmt::format("is {}, which is no number of rows", value_text(uses.front()))});
+    return {};
+  }
+
+  static std::string value_text(const Values& values) {
+    return values.empty() ? "without a value" : printable(fmt::format("'{}'", fmt::join(values, " ")));
+  }
+
+  static void write(const Values& values, JsonWriter& json) {
+    const auto number = values.size() == 1 ? parse_number<i64>(values.front()) : std::nullopt;
+    if (values.empty())
+      json.value(true);
+    else if (number)
+      json.value(*number);
+    else
+      json.value(fmt::format("{}", fmt::join(values, " ")));
+  }
+
+  /// Of each option its uses, and of each use the values.
+  std::map<std::string, std::vector<Values>, std::less<>> options_;
+  std::vector<Values>* last_ = nullptr;
+  RunArguments read_;
+};
+
 }  // namespace
 
-TrainedArgs trained_args(const CheckpointInfo& info) {
+RunArguments listed_args(const CheckpointInfo& info) {
+  constexpr i64 kMaxBytes = i64{1} << 20;
+  std::string text;
+  for (const ExtraFile& file : info.extra_files) {
+    if (!is_megatron_args(file.name)) continue;
+    try {
+      text += read_small_file(file.path, kMaxBytes, ErrorCode::NotSupported);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::NotSupported) throw;
+      return {.unread = {{"", error.what()}}};
+    }
+    if (!is_text(text)) return {.unread = {{"", fmt::format("{}: is no text", file.path.string())}}};
+    text += '\n';
+  }
+  return ListedArgs(text).read();
+}
+
+std::string with_orders(std::string_view text, std::optional<i64> glu_rows, std::optional<i64> shared_rows) {
+  if (!is_text(text)) return std::string(text);
+  const std::pair<std::string_view, std::optional<i64>> orders[] = {{kRouted, glu_rows}, {kShared, shared_rows}};
+  const auto is_asked = [&](const std::string& name) {
+    return std::ranges::any_of(orders, [&](const auto& order) { return order.first == name && order.second; });
+  };
+  std::string made;
+  bool leaves_out = false;
+  for (const auto& line : words_of(text)) {
+    std::vector<std::string_view> kept;
+    for (const std::string_view word : line) {
+      if (word.starts_with("--")) leaves_out = is_asked(option_in(word));
+      if (!leaves_out || word.starts_with('#')) kept.push_back(word);
+    }
+    if (!kept.empty()) made += fmt::format("{}\n", fmt::join(kept, " "));
+  }
+  for (const auto& [name, rows] : orders)
+    if (rows.value_or(0) > 0) made += fmt::format("{} {}\n", as_option(name), *rows);
+  return made;
+}
+
+RunArguments trained_args(const CheckpointInfo& info) {
   const std::string path = info.path.string();
   try {
     for (const NamedObject& object : info.structure.objects)
@@ -233,12 +382,12 @@ TrainedArgs trained_args(const CheckpointInfo& info) {
       return args_in_zip(std::as_bytes(std::span(zip)), InputPart(common->path.string()));
     }
     for (const TorchTree& tree : info.structure.trees)
-      if (TrainedArgs found = args_in(tree.pickle, InputPart(path)); !found.glu.empty() || !found.json.empty())
+      if (RunArguments found = args_in(tree.pickle, InputPart(path)); !found.glu.empty() || !found.args.empty())
         return found;
   } catch (const Error& error) {
     // The machine's failures are not the file's.
     if (exit_status(error.code()) == exit_status(ErrorCode::Io)) throw;
-    TrainedArgs none;
+    RunArguments none;
     none.unread.push_back({"", error.what()});
     return none;
   }

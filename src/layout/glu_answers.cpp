@@ -3,29 +3,39 @@
 #include "core/fail.hpp"
 
 namespace glu_ckpt {
+namespace {
+
+constexpr std::string_view kByRecord = "record";
+constexpr std::string_view kByArguments = "arguments";
+constexpr std::string_view kByFile = "megatron_args.txt";
+
+std::string said_by(std::string_view by) {
+  return by == kByArguments ? "the trainer's saved arguments say" : fmt::format("{} says", by);
+}
+
+}  // namespace
 
 GluAnswers::GluAnswers(const Record& record, const SourceAnswers& answers) : record_(record), answers_(answers) {
   for (const char* const key : {"glu", "shared_glu", "optimizer_glu"}) (void)recorded(key);
 }
 
-GluAnswer GluAnswers::about_weights(const std::string& trained) const {
-  return {answers_.glu, settled("glu", trained), "glu", "glu"};
+GluAnswer GluAnswers::about_weights(const ArgumentOrders& said) const {
+  return settled(answers_.glu, "glu", "glu", said);
 }
 
-GluAnswer GluAnswers::about_shared(const std::string& trained) const {
-  return {answers_.shared_glu, settled("shared_glu", trained), "shared-glu", "shared_glu"};
+GluAnswer GluAnswers::about_shared(const ArgumentOrders& said) const {
+  return settled(answers_.shared_glu, "shared-glu", "shared_glu", said);
 }
 
 std::optional<GluAnswer> GluAnswers::about_states() const {
   const std::optional<Glu> known = recorded("optimizer_glu");
   if (!answers_.optimizer_glu && !known) return std::nullopt;
-  return GluAnswer{answers_.optimizer_glu, known, "optimizer-glu", "optimizer_glu"};
+  return GluAnswer{answers_.optimizer_glu, known, kByRecord, "optimizer-glu", "optimizer_glu"};
 }
 
 void GluAnswers::check_agreement(const GluAnswer& answer) const {
   if (!answer.asked || !answer.recorded || *answer.asked == *answer.recorded) return;
-  const bool by_record = record_.contains(answer.key);
-  conflict(answer, fmt::format("{} {}", by_record ? "the record says" : "the trainer's saved arguments say",
+  conflict(answer, fmt::format("{} {}", answer.by == kByRecord ? "the record says" : said_by(answer.by),
                                to_string(*answer.recorded)));
 }
 
@@ -34,19 +44,30 @@ void GluAnswers::conflict(const GluAnswer& answer, const std::string& other) con
        answers_.option_prefix, answer.option, to_string(*answer.asked), other);
 }
 
-std::string_view GluAnswers::source_of(const GluAnswer& answer) const {
-  if (answer.asked) return "option";
-  return record_.contains(answer.key) ? "record" : "arguments";
-}
-
 std::string GluAnswers::name_of(const GluAnswer& answer) const {
   if (answer.asked) return fmt::format("{}{}", answers_.option_prefix, answer.option);
-  return record_.contains(answer.key) ? "the record" : "the trainer's saved argument";
+  return answer.by == kByRecord      ? "the record"
+         : answer.by == kByArguments ? "the trainer's saved argument"
+                                     : std::string(answer.by);
 }
 
-std::optional<Glu> GluAnswers::settled(const std::string& key, const std::string& trained) const {
-  if (record_.contains(key) || trained.empty()) return recorded(key);
-  return parse_glu(trained);
+/// The record knows what was converted since the trainer saved its arguments. A megatron_args.txt is no part of the
+/// checkpoint, and may be another run's: it must not contradict what that saved.
+GluAnswer GluAnswers::settled(const std::optional<Glu>& asked, std::string_view option, const std::string& key,
+                              const ArgumentOrders& said) const {
+  GluAnswer answer{asked, std::nullopt, kByRecord, option, key};
+  if (record_.contains(key) || (said.trained.empty() && said.listed.empty())) {
+    answer.recorded = recorded(key);
+    return answer;
+  }
+  answer.by = said.trained.empty() ? kByFile : kByArguments;
+  answer.recorded = parse_glu(said.trained.empty() ? said.listed : said.trained);
+  if (!said.listed.empty() && parse_glu(said.listed) != *answer.recorded)
+    fail(ErrorCode::GluConflict, {},
+         "{} {}, but {} {}. Both cannot be true of these tensors; find out which one is. Where the saved ones are "
+         "right, mend {} or put it elsewhere",
+         said_by(kByArguments), said.trained, said_by(kByFile), said.listed, kByFile);
+  return answer;
 }
 
 std::optional<Glu> GluAnswers::recorded(const std::string& key) const {

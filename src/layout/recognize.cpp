@@ -186,9 +186,17 @@ class Recognizer {
   /// Returns what the user and the record say about a block. The optimizer's states are taken to be like the weights
   /// unless someone says otherwise.
   GluAnswer answer_for(const ExpertBlock& block) const {
-    if (block.set == ExpertSet::Shared) return orders_.about_shared(hints_.trained_shared_glu);
+    if (block.set == ExpertSet::Shared)
+      return orders_.about_shared({hints_.trained.shared_glu, listed_order(hints_.listed.shared_glu)});
     const auto of_states = orders_.about_states();
-    return block.is_optimizer_state() && of_states ? *of_states : orders_.about_weights(hints_.trained_glu);
+    return block.is_optimizer_state() && of_states
+               ? *of_states
+               : orders_.about_weights({hints_.trained.glu, listed_order(hints_.listed.glu)});
+  }
+
+  /// A megatron_args.txt is about tensors for Megatron alone; it may lie beside those that were made of them.
+  std::string listed_order(const std::string& glu) const {
+    return result_.naming->name.starts_with("megatron") ? glu : std::string();
   }
 
   /// Returns the name of who settled the order of blocks like this one; only that of the routed weights is reported.

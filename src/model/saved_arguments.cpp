@@ -17,11 +17,11 @@ namespace {
 
 std::vector<ArgumentDifference> differences_of(const ModelHints& hints, const Recognition& model,
                                                const Inventory& tensors) {
-  if (hints.trained_args.empty() || model.architecture == nullptr || model.dense_naming == nullptr ||
+  if (hints.trained.args.empty() || model.architecture == nullptr || model.dense_naming == nullptr ||
       !model.misfits.empty())
     return {};
   try {
-    return argument_differences(megatron_args(hints.config, model, {}).text, hints.trained_args, tensors);
+    return argument_differences(megatron_args(hints.config, model, {}).text, hints.trained.args, tensors);
   } catch (const Error&) {
     return {};  // A configuration that does not say all that a run needs asks for nothing.
   }
@@ -31,7 +31,7 @@ std::vector<ArgumentDifference> differences_of(const ModelHints& hints, const Re
 
 std::vector<std::string> unread_argument_texts(const Source& source, const ModelHints& hints) {
   std::vector<std::string> texts;
-  for (const UnreadArg& arg : hints.trained_unread)
+  for (const UnreadArg& arg : hints.trained.unread)
     texts.push_back(
         arg.name.empty()
             ? fmt::format("{}: the arguments that the trainer saved cannot be read, so they say nothing of the order "
@@ -40,12 +40,18 @@ std::vector<std::string> unread_argument_texts(const Source& source, const Model
             : fmt::format("{}: of the arguments that the trainer saved, '{}' {}; it is not read, and was not run. The "
                           "arguments that can be read count",
                           source.path().string(), arg.name, arg.why));
+  for (const UnreadArg& arg : hints.listed.unread)
+    texts.push_back(
+        arg.name.empty()
+            ? fmt::format("{}, so it says nothing of the order of gate and up", arg.why)
+            : fmt::format("{}: in its megatron_args.txt, {} {}; it says nothing of the order of gate and up",
+                          source.path().string(), arg.name, arg.why));
   return texts;
 }
 
 std::string why_arguments_do_not_do(const ModelHints& hints) {
-  if (hints.trained_unread.empty()) return {};
-  const UnreadArg& arg = hints.trained_unread.front();
+  if (hints.trained.unread.empty()) return {};
+  const UnreadArg& arg = hints.trained.unread.front();
   const std::string what =
       arg.name.empty() ? fmt::format("cannot be read: {}", arg.why)
                        : fmt::format("cannot all be read: '{}' {}, which may belong to the model", arg.name, arg.why);
@@ -67,7 +73,7 @@ std::vector<std::string> contradiction_texts(const ModelHints& hints, const Reco
 
 std::vector<std::string> run_flaw_texts(const Source& source, const ModelHints& hints) {
   std::vector<std::string> nearest;
-  if (!hints.config.empty() || hints.trained_args.empty()) return nearest;
+  if (!hints.config.empty() || hints.trained.args.empty()) return nearest;
   const Inventory& tensors = source.inventory();
   const ModelView view = view_model(tensors, hints);
   const auto has = [&](std::string_view name) {
@@ -76,7 +82,7 @@ std::vector<std::string> run_flaw_texts(const Source& source, const ModelHints& 
   if (has("decoder.final_layernorm.weight") && !has(kEmbeddingKey))
     return {fmt::format("'{}' is missing, which every model that Megatron-LM trains has", kEmbeddingKey)};
   bool first = true;
-  for (const std::string& config : fitting_configs(hints.trained_args, view.of(tensors))) {
+  for (const std::string& config : fitting_configs(hints.trained.args, view.of(tensors))) {
     std::vector<std::string> texts;
     try {
       const ModelHints made = parse_config(config, source.path().string());

@@ -21,12 +21,10 @@ constexpr i64 kMostQuantizationFileBytes = i64{64} << 20;
 
 /// A config.json that was named says more than one that lies beside the checkpoint, and that more than a recorded one.
 ModelHints config_hints(const Source& source, const SourceAnswers& answers) {
-  // The arguments that the trainer saved are in no config.json.
+  // Arguments of a run are in no config.json.
   const auto with_trained = [&](ModelHints hints) {
-    hints.trained_glu = source.hints().trained_glu;
-    hints.trained_shared_glu = source.hints().trained_shared_glu;
-    hints.trained_args = source.hints().trained_args;
-    hints.trained_unread = source.hints().trained_unread;
+    hints.trained = source.hints().trained;
+    hints.listed = source.hints().listed;
     return hints;
   };
   if (answers.config_file.empty()) {
@@ -45,17 +43,15 @@ ModelHints config_hints(const Source& source, const SourceAnswers& answers) {
 ModelHints trained_hints(ModelHints hints, const Source& source, const std::string& model_type) {
   hints.no_config = why_arguments_do_not_do(hints);
   if (!hints.no_config.empty()) hints.config_options = {"--from-config"};
-  if (!hints.no_config.empty() || hints.trained_args.empty()) return hints;
+  if (!hints.no_config.empty() || hints.trained.args.empty()) return hints;
   const ModelView view = view_model(source.inventory(), hints);
-  TrainedConfig made = make_trained_config(hints.trained_args, view.of(source.inventory()), model_type);
+  TrainedConfig made = make_trained_config(hints.trained.args, view.of(source.inventory()), model_type);
   hints.no_config = std::move(made.why_none);
   hints.config_options = std::move(made.options);
   if (made.text.empty()) return hints;
   ModelHints read = parse_config(made.text, "the config.json made from " + source.path().string());
-  read.trained_glu = hints.trained_glu;
-  read.trained_shared_glu = hints.trained_shared_glu;
-  read.trained_args = hints.trained_args;
-  read.trained_unread = hints.trained_unread;
+  read.trained = std::move(hints.trained);
+  read.listed = std::move(hints.listed);
   read.config_is_made = true;
   return read;
 }

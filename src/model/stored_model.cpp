@@ -154,8 +154,8 @@ std::set<std::vector<i64>> ranks_of(const Source& source) {
 /// are several.
 std::string missing_ranks_text(const Source& source, const ModelHints& hints) {
   const std::set<std::vector<i64>> found = ranks_of(source);
-  if (found.empty() || hints.trained_args.empty()) return {};
-  const ConfigFields args(hints.trained_args);
+  if (found.empty() || hints.trained.args.empty()) return {};
+  const ConfigFields args(hints.trained.args);
   constexpr i64 kMost = 1 << 16;
   const auto size_of = [&](std::string_view name) {
     return std::clamp<i64>(args.integer({name}).value_or(1), 1, kMost);

@@ -4,6 +4,7 @@ import io
 import json
 import pathlib
 import pickle
+import shutil
 import zipfile
 
 from case import Case, Run, both, config_changed
@@ -397,4 +398,64 @@ TYPED = [
     for name, value in SOUND_FIELDS.items()
 ]
 
-CASES = UNREADABLE + WARNINGS + IGNORED + CONTRADICTIONS + OPTIMIZER + TYPED
+def without_record(added: str = "", *gone: str):
+    """Returns a check that takes the record away from OUT, and adds a text to its megatron_args.txt."""
+
+    def check(out: pathlib.Path) -> str:
+        (out / "release" / "glu_ckpt.json").unlink()
+        for name in gone:
+            shutil.rmtree(out / name)
+        with open(out / "megatron_args.txt", "a") as file:
+            file.write(added)
+        return ""
+
+    return check
+
+
+def listed_orders(*lines: str):
+    """Returns a check that these are the lines of OUT's megatron_args.txt that say an order."""
+
+    def check(out: pathlib.Path) -> str:
+        found = [line for line in (out / "megatron_args.txt").read_text().splitlines() if "interleave" in line]
+        return "" if found == list(lines) else f"megatron_args.txt has {found}"
+
+    return check
+
+
+MIXED_ORDERS = TO_MEGATRON + " --glu interleaved:4 --shared-glu interleaved:10"
+
+# A megatron_args.txt beside a checkpoint without a record says the order of gate and up as saved arguments do.
+LISTED = [
+    Case("whole/qwen3_moe", "hf", [
+        Run(TO_MEGATRON + " --glu interleaved:4", check=without_record()),
+        Run("inspect OUT", says="interleaved:4.*\n.*glu from +megatron_args.txt"),
+        Run("convert OUT OUT2 --to hf --from-glu contiguous", 4,
+            says=r"megatron_args\.txt says interleaved:4.*\[glu-conflict\]"),
+        Run("stamp OUT --glu contiguous", 4, says=r"megatron_args\.txt says interleaved:4.*\[glu-conflict\]"),
+        Run("convert OUT OUT2 --to hf"),
+        Run("verify SRC OUT2", says="^equal"),
+        Run("convert OUT/release OUT2 --to hf"),
+    ], note="listed order"),
+    Case("whole/bailing_moe_v2", "hf", [
+        Run(MIXED_ORDERS, check=without_record()),
+        Run("convert OUT OUT2 --to hf --from-shared-glu contiguous", 4, says=r"megatron_args\.txt says interleaved:10"),
+        Run("convert OUT OUT2 --to hf"),
+        Run("verify SRC OUT2", says="^equal"),
+    ], note="listed order of the shared expert"),
+    Case("whole/bailing_moe_v2", "hf", [
+        Run(MIXED_ORDERS, check=without_record("", "hf")),
+        Run("convert OUT OUT2 --glu contiguous", check=listed_orders("--moe-shared-expert-glu-interleave-size 10")),
+        Run("convert OUT OUT2 --glu interleaved:2 --shared-glu contiguous",
+            check=listed_orders("--moe-mlp-glu-interleave-size 2")),
+    ], note="listed order of no known model"),
+    *[Case("whole/qwen3_moe", "hf", [
+        Run(TO_MEGATRON + " --glu interleaved:4", check=without_record(added)),
+        Run("convert OUT OUT2 --to hf", 4, says=r"\[unknown-glu\]"),
+        Run("convert OUT OUT2 --to hf --from-glu interleaved:4", says=f"warning.*{why}"),
+        Run("inspect OUT", says=f"problem.*{why}"),
+    ], note=f"listed order, {why}") for added, why in (
+        ("--moe-mlp-glu-interleave-size 8\n", "cannot both be true"), ("\0", "is no text"),
+        ("#" * (2 << 20), "at most 1048576"))],
+]
+
+CASES = LISTED + UNREADABLE + WARNINGS + IGNORED + CONTRADICTIONS + OPTIMIZER + TYPED

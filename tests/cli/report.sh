@@ -26,7 +26,7 @@ report_figures() {
   reported "report A B, equal" 0 "$a" "$twice" --json
   check "report A B, equal" [ "$(json_get 'v["equal"], v["bytes"] > 5000, v["output"]')" == "(True, True, '$WORK/page.html')" ]
   # Rows that were interleaved twice, one expert of another value, one without its bias.
-  rm "$twice/release/glu_ckpt.json"
+  rm "$twice/release/glu_ckpt.json" "$twice/megatron_args.txt"
   status "wrong rows" 0 convert "$twice" "$b" --from-glu contiguous --glu interleaved:16 -q
   reported "report A B" 1 "$a" "$b" --forward
   status "diff" 1 diff "$a" "$b" --json && cp "$WORK/.out" "$WORK/diff.json"

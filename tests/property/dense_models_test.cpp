@@ -223,8 +223,8 @@ TEST(DenseModels, ATrainersArgumentsSayTheOrder) {
   const auto order = [&](const std::string& args, const std::string& routed) {
     ModelHints hints;
     hints.config = config;
-    hints.trained_args = args;
-    hints.trained_glu = routed;
+    hints.trained.args = args;
+    hints.trained.glu = routed;
     const LayoutAnswers layout = recognized(MemorySource(made.tensors, hints)).layout;
     EXPECT_EQ(layout.glu_source, layout.glu.kind == Glu::Kind::Unknown ? "none" : "arguments");
     return to_string(layout.glu);
@@ -238,6 +238,12 @@ TEST(DenseModels, ATrainersArgumentsSayTheOrder) {
   EXPECT_EQ(order(R"({"num_layers": 2})", "contiguous"), "contiguous");
   EXPECT_EQ(order(R"({"num_layers": 2})", "interleaved:32"), "unknown");
   EXPECT_EQ(order(R"({"num_layers": 2})", ""), "unknown");
+  ModelHints beside;
+  beside.config = config;
+  beside.listed.args = "{" + fused + "}";
+  const LayoutAnswers layout = recognized(MemorySource(made.tensors, beside)).layout;
+  EXPECT_EQ(to_string(layout.glu), "interleaved:32");
+  EXPECT_EQ(layout.glu_source, "megatron_args.txt");
 }
 
 // ---- pairs of rows ----------------------------------------------------------------------------

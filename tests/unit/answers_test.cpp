@@ -1,3 +1,4 @@
+#include "layout/glu_answers.hpp"
 #include "support/convert.hpp"
 
 namespace glu_ckpt {
@@ -44,7 +45,7 @@ TEST(Answers, LayerLabels) {
 class GluAnswers : public ::testing::Test {
  protected:
   static LayoutAnswers settle(const std::string& naming, bool fused, const SourceAnswers& answers, const Record& record,
-                              const std::string& model_type = {}) {
+                              const std::string& model_type = {}, const ArgumentOrders& said = {}) {
     ModelSpec model;
     BlockSpec block;
     block.widths = widths(2, 12);
@@ -53,6 +54,8 @@ class GluAnswers : public ::testing::Test {
     const Spelling spelling{naming, experts, experts, fused ? contiguous() : split(), split()};
     ModelHints hints;
     hints.model_type = model_type;
+    hints.trained.glu = said.trained;
+    hints.listed.glu = said.listed;
     return recognize(make_inventory(build(model, spelling)), hints, record, answers).layout;
   }
 
@@ -100,6 +103,34 @@ TEST_F(GluAnswers, AnswersThatDisagree) {
   expect_error(
       ErrorCode::GluConflict, [] { settle("hf:granitemoe", true, say(interleaved(2)), {}, "granitemoe"); },
       "contiguous");
+}
+
+TEST_F(GluAnswers, MegatronArgsAnswerWhereNothingElseDoes) {
+  const auto listed = [](const std::string& naming, bool fused, const SourceAnswers& answers, const Record& record,
+                         const std::string& trained = {}) {
+    return settle(naming, fused, answers, record, {}, {trained, "interleaved:4"});
+  };
+  LayoutAnswers found = listed("megatron", true, {}, {});
+  EXPECT_EQ(to_string(found.glu), "interleaved:4");
+  EXPECT_EQ(found.glu_source, "megatron_args.txt");
+  EXPECT_EQ(listed("megatron", true, say(interleaved(4)), {}).glu_source, "option");
+  found = listed("megatron", true, {}, {{"glu", "interleaved:6"}});
+  EXPECT_EQ(to_string(found.glu), "interleaved:6");
+  EXPECT_EQ(found.glu_source, "record");
+  EXPECT_EQ(listed("megatron", true, {}, {}, "interleaved:4").glu_source, "arguments");
+  expect_error(
+      ErrorCode::GluConflict, [&] { listed("megatron", true, say(contiguous()), {}); },
+      "megatron_args.txt says interleaved:4");
+  expect_error(
+      ErrorCode::GluConflict, [&] { listed("megatron", true, {}, {}, "contiguous"); }, "mend megatron_args.txt");
+  expect_error(
+      ErrorCode::RecordContradicts,
+      [&] {
+        settle("megatron", true, {}, {}, {}, {"", "interleaved:5"});
+      },
+      "megatron_args.txt says interleaved:5");
+  // What was made of a checkpoint for Megatron may lie beside its arguments.
+  EXPECT_EQ(listed("hf:mixtral", false, {}, {}).glu_source, "naming");
 }
 
 TEST_F(GluAnswers, AnswersThatTheTensorsContradict) {

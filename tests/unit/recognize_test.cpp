@@ -372,9 +372,9 @@ TEST(Recognize, SavedArgumentsOrderNoGateThatIsNotThere) {
   model.blocks[0].gated = false;
   const Tensors tensors = build(model, {"megatron", Experts::Grouped, Experts::Grouped, {Glu::Kind::None, 0}, split()});
   ModelHints hints;
-  hints.trained_glu = hints.trained_shared_glu = "contiguous";
+  hints.trained.glu = hints.trained.shared_glu = "contiguous";
   EXPECT_EQ(recognize(make_inventory(tensors), hints, {}, {}).layout.glu.kind, Glu::Kind::None);
-  hints.trained_glu = "interleaved:2";
+  hints.trained.glu = "interleaved:2";
   expect_error(ErrorCode::RecordContradicts, [&] { recognize(make_inventory(tensors), hints, {}, {}); });
 }
 

@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <limits>
 
 #include "format/pickle_graph.hpp"
@@ -53,7 +55,7 @@ CheckpointInfo state_with(Saved routed, Saved shared, bool damaged = false) {
 }
 
 TEST(TrainerArgs, ANumberIsKAndNoneIsContiguous) {
-  const TrainedArgs found = trained_args(state_with(Saved::Number, Saved::None));
+  const RunArguments found = trained_args(state_with(Saved::Number, Saved::None));
   EXPECT_EQ(found.glu, "interleaved:32");
   EXPECT_EQ(found.shared_glu, "contiguous");
 }
@@ -61,7 +63,7 @@ TEST(TrainerArgs, ANumberIsKAndNoneIsContiguous) {
 /// Arguments of a version that did not have the field say nothing, and neither does what is no number.
 TEST(TrainerArgs, WhatIsNotThereAnswersNothing) {
   EXPECT_EQ(trained_args(state_with(Saved::Absent, Saved::Absent)).glu, "");
-  const TrainedArgs one = trained_args(state_with(Saved::None, Saved::Absent));
+  const RunArguments one = trained_args(state_with(Saved::None, Saved::Absent));
   EXPECT_EQ(one.glu, "contiguous");
   EXPECT_EQ(one.shared_glu, "");
   EXPECT_EQ(trained_args(state_with(Saved::Text, Saved::Absent)).glu, "");
@@ -100,16 +102,16 @@ TEST(TrainerArgs, AllThatIsPlainIsAJsonObject) {
   std::string zip = print_object_zip(write_pickle(graph, graph.add_container(PickleKind::Dict, entries)));
   const i64 bytes = std::ssize(zip);
   info.structure.objects.push_back({"common_state/shard_0_1", bytes, std::make_shared<OneState>(std::move(zip)), 0});
-  EXPECT_EQ(trained_args(info).json,
+  EXPECT_EQ(trained_args(info).args,
             R"({"load":null,"lr":"inf","mixed":[0,"torch.bfloat16"],"moe_layer_freq":[0,1],"norm_epsilon":1e-06,)"
             R"("num_attention_heads":4,"params_dtype":"torch.bfloat16","rope_type":"rope","swiglu":true,)"
             R"("window_size":[0,1]})");
   EXPECT_TRUE(trained_args(info).unread.empty());
-  EXPECT_EQ(trained_args(state_with(Saved::Number, Saved::None)).json, "");
+  EXPECT_EQ(trained_args(state_with(Saved::Number, Saved::None)).args, "");
 }
 
 TEST(TrainerArgs, DamageAnswersNothingAndIsSaid) {
-  const TrainedArgs found = trained_args(state_with(Saved::Number, Saved::Number, true));
+  const RunArguments found = trained_args(state_with(Saved::Number, Saved::Number, true));
   EXPECT_EQ(found.glu, "");
   ASSERT_EQ(found.unread.size(), 1U);
   EXPECT_EQ(found.unread.front().name, "");
@@ -117,7 +119,7 @@ TEST(TrainerArgs, DamageAnswersNothingAndIsSaid) {
 
 /// A text that is no number of rows must not pass for an answer that is not there.
 TEST(TrainerArgs, AnOrderOfAnotherTypeIsSaid) {
-  const TrainedArgs found = trained_args(state_with(Saved::Text, Saved::Number));
+  const RunArguments found = trained_args(state_with(Saved::Text, Saved::Number));
   ASSERT_EQ(found.unread.size(), 1U);
   EXPECT_EQ(found.unread.front().name, "moe_mlp_glu_interleave_size");
   EXPECT_EQ(found.shared_glu, "interleaved:32");
@@ -191,15 +193,86 @@ TEST(TrainerArgs, WhatIsForeignIsNamedAndTheRestCounts) {
               fmt::format("way {}, {}.{}, place {}, kept {}", way, module, name, place, static_cast<int>(kept)));
           // The name alone is known.
           if (std::string(module) == "numpy.core.multiarray" && (way == 0 || way > 4)) continue;
-          const TrainedArgs found = trained_args(state_with(kForeignValues[way], module, name, place, kept));
+          const RunArguments found = trained_args(state_with(kForeignValues[way], module, name, place, kept));
           EXPECT_EQ(found.glu, "interleaved:8");
-          EXPECT_EQ(found.json, R"({"moe_mlp_glu_interleave_size":8,"norm_epsilon":1e-06,"num_attention_heads":4})");
+          EXPECT_EQ(found.args, R"({"moe_mlp_glu_interleave_size":8,"norm_epsilon":1e-06,"num_attention_heads":4})");
           ASSERT_EQ(found.unread.size(), 1U);
           EXPECT_EQ(found.unread.front().name, "strange");
           if (way != 4) {
             EXPECT_NE(found.unread.front().why.find(fmt::format("{}.{}", module, name)), std::string::npos);
           }
         }
+}
+
+// ---- megatron_args.txt ------------------------------------------------------------------------------
+
+RunArguments listed(const std::string& text) {
+  const std::filesystem::path path = std::filesystem::path(testing::TempDir()) / "megatron_args.txt";
+  std::ofstream(path, std::ios::binary) << text;
+  CheckpointInfo info;
+  info.extra_files.push_back({"../megatron_args.txt", path});
+  RunArguments read = listed_args(info);
+  std::filesystem::remove(path);
+  return read;
+}
+
+TEST(ListedArgs, AreReadAsAShellGivesThem) {
+  for (const std::string text :
+       {"--moe-mlp-glu-interleave-size 4\n", "--swiglu --moe-mlp-glu-interleave-size=4",
+        "--moe-mlp-glu-interleave-size\n  4\n--swiglu\n", "\t--moe-mlp-glu-interleave-size 4\r\n",
+        "--moe-mlp-glu-interleave-size 4\n# --moe-mlp-glu-interleave-size 8\n",
+        "--moe-mlp-glu-interleave-size 4\n--moe-mlp-glu-interleave-size 4\n"}) {
+    const RunArguments found = listed(text);
+    EXPECT_EQ(found.glu, "interleaved:4") << text;
+    EXPECT_EQ(found.shared_glu, "");
+    EXPECT_TRUE(found.unread.empty()) << text;
+  }
+  EXPECT_EQ(listed("--moe-shared-expert-glu-interleave-size 8\n").shared_glu, "interleaved:8");
+  EXPECT_EQ(listed("--num-layers 2\n--swiglu\n--norm-epsilon 1e-06\n").args,
+            R"({"norm_epsilon":"1e-06","num_layers":2,"swiglu":true})");
+}
+
+TEST(ListedArgs, SayNothingWithoutTheOption) {
+  for (const std::string text : {"", "\n\n", "--num-experts 8\n", "# --moe-mlp-glu-interleave-size 4\n",
+                                 "moe-mlp-glu-interleave-size 4\n", "--moe-mlp-glu-interleave-sizes 4\n"}) {
+    const RunArguments found = listed(text);
+    EXPECT_EQ(found.glu, "") << text;
+    EXPECT_TRUE(found.unread.empty()) << text;
+  }
+  EXPECT_TRUE(listed_args({}).args.empty());
+}
+
+TEST(ListedArgs, SayNothingOfWhatIsNoNumberOrSeveral) {
+  for (const std::string value : {"", " 0", " -4", " 4.5", " four", " '4'", " 4 5", "=", " 99999999999999999999",
+                                  " 4\n--moe-mlp-glu-interleave-size 8", " 4\n--moe-mlp-glu-interleave-size"}) {
+    const RunArguments found = listed("--moe-mlp-glu-interleave-size" + value);
+    EXPECT_EQ(found.glu, "") << value;
+    ASSERT_EQ(found.unread.size(), 1u) << value;
+    EXPECT_EQ(found.unread.front().name, "--moe-mlp-glu-interleave-size");
+  }
+}
+
+TEST(ListedArgs, MayBeNoTextOrTooLong) {
+  const std::string option = "--moe-mlp-glu-interleave-size 4\n";
+  for (const std::string& text :
+       {option + std::string(1, '\0'), option + "\xff\xfe", option + std::string(2 << 20, 'a')}) {
+    const RunArguments found = listed(text);
+    EXPECT_EQ(found.glu, "");
+    ASSERT_EQ(found.unread.size(), 1u);
+    EXPECT_EQ(found.unread.front().name, "");
+    EXPECT_NE(found.unread.front().why.find("megatron_args.txt"), std::string::npos);
+  }
+}
+
+TEST(ListedArgs, AskForOtherOrders) {
+  const std::string text = "--swiglu --moe-mlp-glu-interleave-size 4 --bf16\n# a remark\n--moe-layer-freq [1]*3\n";
+  EXPECT_EQ(with_orders(text, 0, {}), "--swiglu --bf16\n# a remark\n--moe-layer-freq [1]*3\n");
+  EXPECT_EQ(with_orders(text, 8, 8),
+            "--swiglu --bf16\n# a remark\n--moe-layer-freq [1]*3\n--moe-mlp-glu-interleave-size 8\n"
+            "--moe-shared-expert-glu-interleave-size 8\n");
+  EXPECT_EQ(with_orders(text, {}, 0), text);
+  EXPECT_EQ(with_orders("--moe-mlp-glu-interleave-size=4\n4\n", 0, {}), "");
+  EXPECT_EQ(with_orders("\xff", 8, {}), "\xff");
 }
 
 }  // namespace

@@ -71,8 +71,10 @@ std::string layout_text(const Inspection& inspection) {
   if (!has_experts && !layout.is_dense() && !inspection.recognition->is_adapter) return "no experts";
   std::string text = explain_layout(layout);
   if (has_experts && !inspection.recognition->is_adapter)
-    text += fmt::format("; gate and up known from {}",
-                        layout.glu_source == "none" ? "nothing" : "the " + layout.glu_source);
+    text +=
+        fmt::format("; gate and up known from {}", layout.glu_source == "none"           ? "nothing"
+                                                   : layout.glu_source.ends_with(".txt") ? layout.glu_source
+                                                                                         : "the " + layout.glu_source);
   return html(text);
 }
 

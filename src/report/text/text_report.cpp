@@ -30,6 +30,7 @@ std::string_view glu_source_text(std::string_view source) {
   if (source == "option") return "the option that says it";
   if (source == "record") return "the checkpoint's record (glu_ckpt.json, or the file's own)";
   if (source == "arguments") return "the arguments that the trainer saved";
+  if (source == "megatron_args.txt") return "megatron_args.txt, which lies beside it";
   return source == "naming" ? "the naming, which fixes it" : "nothing: it is unknown";
 }
 
