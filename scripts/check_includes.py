@@ -66,6 +66,7 @@ HEADER_ROOMS = {
     "ops/mxfp8.hpp": "core",
     "ops/decode_codes.hpp": "core",
     "layout.hpp": "layout",
+    "config_difference.hpp": "arch",
     "explain_layout.hpp": "layout",
     "plan.hpp": "plan",
     "check.hpp": "format",

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "glu_ckpt/config_difference.hpp"
 #include "glu_ckpt/execute.hpp"
 #include "glu_ckpt/layout.hpp"
 #include "glu_ckpt/model.hpp"
@@ -119,6 +120,9 @@ struct Diff {
   /// Matrices and tensors that both have and that were compared; their bytes in A.
   i64 compared = 0;
   i64 bytes = 0;
+  /// Fields of config.json that let the two compute differently, whatever their weights; where both have a file, and
+  /// none has a tensor that the other lacks.
+  std::vector<ConfigDifference> configs;
 };
 
 /// The differences of one expert, or of one tensor that belongs to no expert.

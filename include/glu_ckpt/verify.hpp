@@ -160,7 +160,8 @@ struct Verdict {
   std::vector<std::string> differing_padding = {};
   /// The layers, where the experts were run too; `equal` is false unless each is ok().
   std::vector<LayerForward> forward;
-  /// The figures of the differences; filled where checkpoints are compared by their paths, and differ.
+  /// The figures of the differences; filled where checkpoints are compared by their paths, and differ. Its `configs`
+  /// are those of equal ones, too.
   Diff differences;
 };
 
@@ -193,6 +194,8 @@ struct CheckpointDigest {
   Digest digest;
   /// The one that the checkpoint's own record says; empty where it says none.
   std::string recorded;
+  /// The text of its config.json; empty where there is none.
+  std::string config;
 
   bool contradicts_record() const { return !recorded.empty() && recorded != to_string(digest); }
 };

@@ -206,9 +206,18 @@ class TensorDiff(_Figures):
     rows: list[int]
 
 
+class ConfigDifference(TypedDict):
+    """A field of config.json that changes what a model computes."""
+
+    field: str
+    a: str
+    b: str
+
+
 class _Differences(_Result):
     equal: bool
     compared: int
+    config_differences: list[ConfigDifference]
     layers: list[LayerDiff]
     tensors: list[TensorDiff]
     warnings: list[str]

@@ -10,8 +10,8 @@
 namespace glu_ckpt {
 namespace {
 
-/// Fields that have no say in what a model computes of a text, or whose say the tensors have, or that other fields
-/// decide where they count: asked for or not, they are known. A '*' stands for any text, in front or behind.
+/// Fields that have no say in what a model computes of a text, or whose say the tensors have: asked for or not, they
+/// are known. A '*' stands for any text, in front or behind.
 constexpr auto kFieldsWithoutSay = std::to_array<std::string_view>({
     // the file and the programs that wrote it
     "model_type",
@@ -89,7 +89,22 @@ constexpr auto kFieldsWithoutSay = std::to_array<std::string_view>({
     "mtp_num_layers",
     "moe_capacity",
     "shared_moe_mode",
-    // other fields decide it where it counts
+});
+
+/// Sizes of tensors, and how long a text may be. Not here: sizes that cut a tensor in another way (heads, groups).
+constexpr auto kSizes = std::to_array<std::string_view>({
+    "hidden_size",
+    "num_hidden_layers",
+    "*vocab_size",
+    "*intermediate_size",
+    "*_experts",
+    "num_nextn_predict_layers",
+    "max_position_embeddings",
+    "tie_word_embeddings",
+});
+
+/// Fields that other fields decide where they count.
+constexpr auto kDecidedElsewhere = std::to_array<std::string_view>({
     "head_dim",
     "qk_head_dim",
     "num_key_value_heads",
@@ -134,6 +149,11 @@ bool fits(std::string_view name, std::string_view pattern) {
   return any_front ? name.ends_with(pattern) : any_behind ? name.starts_with(pattern) : name == pattern;
 }
 
+template <std::size_t size>
+bool fits_any(std::string_view name, const std::array<std::string_view, size>& patterns) {
+  return std::ranges::any_of(patterns, [&](std::string_view pattern) { return fits(name, pattern); });
+}
+
 /// The row by which all models of the family have one value of the field.
 const ArgRow* constant_row(const Family& family, std::string_view name) {
   for (const std::span<const ArgRow> rows : family.args)
@@ -145,14 +165,15 @@ const ArgRow* constant_row(const Family& family, std::string_view name) {
 
 }  // namespace
 
+bool has_no_say(std::string_view name) { return fits_any(name, kFieldsWithoutSay) || fits_any(name, kSizes); }
+
 void warn_of_unread_fields(ArgsWriter& args) {
   // Sizes and kinds of layers were asked of another ConfigFields: asking again notes what they are made of.
   read_architecture(args.config);
   std::string unknown;
   for (const ConfigFields::Said& said : args.config.unread()) {
     const std::string& value = said.value;
-    if (std::ranges::any_of(kFieldsWithoutSay, [&](std::string_view pattern) { return fits(said.name, pattern); }))
-      continue;
+    if (fits_any(said.name, kFieldsWithoutSay) || fits_any(said.name, kDecidedElsewhere)) continue;
     if (const ArgRow* const row = constant_row(args.family(), said.name)) {
       if (row->json != value && value != "null")
         args.warn("{} is {}, and {} in all models of type '{}' as Megatron-Core and transformers compute them",

@@ -1,6 +1,8 @@
 #pragma once
 /// The fields of a config.json that the program does not know, and those that say another thing than the family does.
 
+#include <string_view>
+
 #include "families/arg_rows.hpp"
 
 namespace glu_ckpt {
@@ -8,5 +10,8 @@ namespace glu_ckpt {
 /// Warns of what config.json says of the language model and nothing here reads. `args` has written all other arguments,
 /// so that it has asked for the fields that it knows.
 void warn_of_unread_fields(ArgsWriter& args);
+
+/// Returns whether a field of that name is about files, programs, tokens or training, or says what the tensors say.
+bool has_no_say(std::string_view name);
 
 }  // namespace glu_ckpt

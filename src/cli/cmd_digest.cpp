@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "cli/run.hpp"
 #include "cli/session.hpp"
 #include "core/fail.hpp"
@@ -40,12 +42,39 @@ std::string unescaped(std::string_view path) {
   return text;
 }
 
+/// A checkpoint of a list.
+struct Listed {
+  std::string path;
+  CheckpointDigest found;
+};
+
+/// Compares the configurations of what has one digest, each with that of the first.
+struct UnlikeConfigs {
+  const Listed* a;
+  const Listed* b;
+  std::vector<ConfigDifference> differences;
+};
+
+std::vector<UnlikeConfigs> unlike_configs(const std::vector<Listed>& list) {
+  std::vector<UnlikeConfigs> unlike;
+  for (const Listed& one : list) {
+    const auto first = std::ranges::find_if(list, [&](const Listed& other) {
+      return other.found.digest == one.found.digest && !other.found.config.empty();
+    });
+    if (first == list.end() || &*first == &one) continue;
+    if (auto differences = config_differences(first->found.config, one.found.config); !differences.empty())
+      unlike.push_back({&*first, &one, std::move(differences)});
+  }
+  return unlike;
+}
+
 /// A digest and a path a line. One that cannot be read is an error of its own, and the others are read all the same.
 ExitStatus print_all(const Options& options, const Session& session) {
   const bool is_list = options.paths.size() > 1;
   auto status = ExitStatus::Done;
   JsonWriter json;
   json.begin_object();
+  std::vector<Listed> list;
   if (is_list) json.key("digests").begin_array();
   for (const std::string& path : options.paths) {
     try {
@@ -59,6 +88,7 @@ ExitStatus print_all(const Options& options, const Session& session) {
       json.field("digest", to_string(found.digest)).field("tensors", found.digest.tensors);
       json.field("bytes", found.digest.bytes);
       if (is_list) json.end_object();
+      list.push_back({path, found});
     } catch (...) {
       const Error error = current_error();
       if (!is_list || error.code() == ErrorCode::Interrupted) throw;
@@ -66,6 +96,22 @@ ExitStatus print_all(const Options& options, const Session& session) {
       one.source = path;
       status = std::max(status, report_error("glu-ckpt", error, one, options.json));
     }
+  }
+  if (is_list) json.end_array().key("config_differences").begin_array();
+  for (const UnlikeConfigs& unlike : unlike_configs(list)) {
+    if (session.run().observer != nullptr)
+      session.run().observer->note(
+          fmt::format("{} and {} have one digest, and config.json lets them compute differently: {}",
+                      report::printable(unlike.a->path), report::printable(unlike.b->path),
+                      to_sentence(unlike.differences, "the first", "the other")));
+    for (const ConfigDifference& config : unlike.differences)
+      json.begin_object()
+          .field("path_a", unlike.a->path)
+          .field("path_b", unlike.b->path)
+          .field("field", config.field)
+          .field("a", config.a)
+          .field("b", config.b)
+          .end_object();
   }
   if (is_list) json.end_array();
   if (options.json) print_out(options, json.end_object().text() + "\n");

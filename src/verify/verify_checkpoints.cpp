@@ -139,6 +139,17 @@ bool only_orders_may_differ(const ComparedModels& compared) {
   return x == compared.left.end();
 }
 
+/// A configuration that was made of a trainer's arguments says no more than those.
+std::vector<ConfigDifference> compare_configs(const Checkpoint& a, const Checkpoint& b, const SourceAnswers& answers_a,
+                                              const SourceAnswers& answers_b) {
+  if (a.hints.config_is_made || b.hints.config_is_made || a.recognition.is_adapter) return {};
+  // Where weights are decoded or encoded, so is what says how they are.
+  const bool as_stored =
+      !changes_tensors(answers_a) && !changes_tensors(answers_b) && same_tensors(a.model(), b.model());
+  return config_differences(a.hints.config, b.hints.config,
+                            as_stored ? QuantizationFields::Compare : QuantizationFields::Skip);
+}
+
 ComparedModels compare_stage(const RunOptions& run, const Model& a, const Model& b, const Backend& backend,
                              const VerifySubset& subset) {
   Stage stage(run, "verify", verify_bytes(a, b, subset));
@@ -202,6 +213,8 @@ Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path&
   // Adapters are compared as factors of each expert, however their files have them.
   verdict.same_layout = verdict.same_layout && !has_rounded && !a.recognition.is_adapter;
   verdict.is_as_answered = changes_tensors(options.a) || changes_tensors(options.b);
+  if (verdict.missing.empty() && verdict.extra.empty())
+    verdict.differences.configs = compare_configs(a, b, options.a, options.b);
   if (as_stored)
     tell_note(run, "nothing says in which order the two hold gate and up rows: they were compared as they are stored");
   if (!verdict.equal) {
@@ -269,6 +282,8 @@ Diff diff(const std::filesystem::path& path_a, const std::filesystem::path& path
     Stage stage(run, "diff", diff_bytes(a.model(), b.model(), options.tensors));
     found = diff(a.model(), b.model(), *backend, stage.execute_options(), options.tensors);
   }
+  if (std::ranges::none_of(found.tensors, [](const TensorDiff& tensor) { return tensor.only_in.has_value(); }))
+    found.configs = compare_configs(a, b, options.a, options.b);
   if (found.equal) return found;
   // A difference may be damage; reading equal ones once more would only cost time.
   warn_of_damage(run, a, "checking A");
@@ -296,7 +311,7 @@ Digest digest_stage(const RunOptions& run, const Model& model, const Backend& ba
 CheckpointDigest digest(const std::filesystem::path& path, const SourceAnswers& answers, const RunOptions& run) {
   Checkpoint checkpoint = open_and_warn(run, path, answers);
   const Digest found = digest_of(checkpoint, answers, run);
-  return {found, recorded_digest_of(checkpoint)};
+  return {found, recorded_digest_of(checkpoint), checkpoint.hints.config_is_made ? "" : checkpoint.hints.config};
 }
 
 }  // namespace glu_ckpt

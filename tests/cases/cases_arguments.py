@@ -458,4 +458,40 @@ LISTED = [
         ("#" * (2 << 20), "at most 1048576"))],
 ]
 
-CASES = LISTED + UNREADABLE + WARNINGS + IGNORED + CONTRADICTIONS + OPTIMIZER + TYPED
+
+
+def config_of_out(**fields):
+    """Returns a check that changes OUT's config.json."""
+
+    def check(out: pathlib.Path) -> str:
+        config_changed(**fields)(out)
+        return ""
+
+    return check
+
+
+COPY = "convert SRC OUT --to hf --force"
+OTHER_EPSILON = "rms_norm_eps is 1e-06 in A and 1e-05 in B"
+SAME_SAY = {"transformers_version": "9.0", "torch_dtype": "float32", "architectures": ["B"], "pad_token_id": 7}
+
+# Weights that are the same compute something else where config.json says so.
+CONFIGURED = [
+    Case("whole/qwen3_moe", "hf", [
+        Run(COPY, check=config_of_out(rms_norm_eps=1e-5, **SAME_SAY)),
+        Run("verify SRC OUT", says=rf"^equal.*\n(.*\n)?.*{OTHER_EPSILON}\n", never_says="pad_token|torch_dtype"),
+        Run("diff SRC OUT", says=rf"^equal.*\n(.*\n)?.*{OTHER_EPSILON}\n"),
+        Run("verify SRC OUT --json", says=r'"config_differences":\[\{"field":"rms_norm_eps","a":"1e-06","b":"1e-05"\}\]'),
+        Run("digest SRC OUT", says="have one digest.*rms_norm_eps is 1e-06 in the first and 1e-05 in the other"),
+        Run("digest SRC OUT --json", says=r'"config_differences":\[\{"path_a":.*"field":"rms_norm_eps"'),
+    ], note="another epsilon"),
+    Case("whole/qwen3_moe", "hf", [
+        Run(COPY, check=config_of_out(**SAME_SAY)),
+        Run("verify SRC OUT", says="^equal", never_says="config.json"),
+        Run("diff SRC OUT", says="^equal", never_says="config.json"),
+        Run("digest SRC OUT", never_says="config.json"),
+        Run("convert SRC OUT2 --to megatron"),
+        Run("verify SRC OUT2", says="^equal", never_says="config.json"),
+    ], note="a config.json that says the same"),
+]
+
+CASES = CONFIGURED + LISTED + UNREADABLE + WARNINGS + IGNORED + CONTRADICTIONS + OPTIMIZER + TYPED

@@ -218,7 +218,8 @@ std::string outstanding_text(const std::vector<TensorDiff>& tensors) {
 
 std::string diff_text(const Diff& diff, bool every_tensor) {
   if (diff.equal)
-    return fmt::format("equal: the same {} matrices and tensors, {}\n", diff.compared, size_text(diff.bytes));
+    return fmt::format("equal: the same {} matrices and tensors, {}\n", diff.compared, size_text(diff.bytes)) +
+           configs_text(diff.configs);
   i64 only_a = 0, only_b = 0;
   for (const TensorDiff& tensor : diff.tensors)
     if (tensor.only_in) ++(*tensor.only_in == Side::A ? only_a : only_b);
@@ -231,10 +232,20 @@ std::string diff_text(const Diff& diff, bool every_tensor) {
   if (diff.equal_layers > 0)
     text += fmt::format("{} equal\n", diff.equal_layers == 1 ? "1 other layer is"
                                                              : fmt::format("{} other layers are", diff.equal_layers));
-  return text;
+  return text + configs_text(diff.configs);
+}
+
+std::string configs_text(const std::vector<ConfigDifference>& configs) {
+  if (configs.empty()) return {};
+  return fmt::format("config.json lets the two compute differently, whatever their weights: {}\n",
+                     to_sentence(configs));
 }
 
 void write_differences(JsonWriter& json, const Diff& diff) {
+  json.key("config_differences").begin_array();
+  for (const ConfigDifference& config : diff.configs)
+    json.begin_object().field("field", config.field).field("a", config.a).field("b", config.b).end_object();
+  json.end_array();
   json.key("layers").begin_array();
   for (const LayerDiff& layer : diff.layers) {
     json.begin_object();

@@ -20,7 +20,10 @@ void write_layer(JsonWriter& json, const std::string& label);
 
 void write_warnings(JsonWriter& json, const std::vector<std::string>& warnings);
 
-/// The fields `layers` and `tensors`.
+/// A line about the fields of config.json that differ, or nothing.
+std::string configs_text(const std::vector<ConfigDifference>& configs);
+
+/// The fields `config_differences`, `layers` and `tensors`.
 void write_differences(JsonWriter& json, const Diff& diff);
 
 }  // namespace glu_ckpt::report

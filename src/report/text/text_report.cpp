@@ -304,12 +304,13 @@ std::string bytes_text(const Verdict& verdict, bool every_tensor) {
   if (verdict.missing.empty() && verdict.extra.empty() && verdict.differing == 0 && verdict.a == verdict.b) {
     if (verdict.compared < verdict.in_both)
       return fmt::format("equal as far as was asked: {} of {} matrices and tensors, {}\n", verdict.compared,
-                         verdict.in_both, size_text(verdict.a.bytes));
+                         verdict.in_both, size_text(verdict.a.bytes)) +
+             configs_text(verdict.differences.configs);
     text = fmt::format("equal: the same {} matrices and tensors, {}\n", verdict.a.tensors, size_text(verdict.a.bytes));
     if (verdict.same_layout)
       text += fmt::format("{}every tensor is byte-identical, with the same name, dtype and shape\n",
                           verdict.is_as_answered ? "as the options read them, " : "");
-    text += differing_padding_text(verdict.differing_padding);
+    text += differing_padding_text(verdict.differing_padding) + configs_text(verdict.differences.configs);
     return text + to_string(verdict.a) + "\n";
   }
   const std::vector<std::string> only_a = lacking(verdict.missing, verdict.differences);
@@ -325,7 +326,7 @@ std::string bytes_text(const Verdict& verdict, bool every_tensor) {
       only_a.size(), only_b.size());
   if (verdict.first_difference) text += difference_text(*verdict.first_difference);
   if (!verdict.differences.tensors.empty()) text += differences_text(verdict.differences, every_tensor);
-  text += list_text("only in A", only_a) + list_text("only in B", only_b);
+  text += list_text("only in A", only_a) + list_text("only in B", only_b) + configs_text(verdict.differences.configs);
   if (verdict.compared < verdict.in_both)
     return text + fmt::format("compared: {} of {} matrices and tensors\n", verdict.compared, verdict.in_both);
   return text + fmt::format("A {}\nB {}\n", to_string(verdict.a), to_string(verdict.b));
