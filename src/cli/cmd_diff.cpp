@@ -11,6 +11,8 @@ ExitStatus cmd_diff(const Options& options) {
     print_out(options, report::diff_json(found, session.warnings()) + "\n");
   else if (!options.quiet)
     print_out(options, report::diff_text(found, options.verbose));
+  else if (const std::string text = report::diff_text(found, false); !found.equal)
+    print_out(options, text.substr(0, text.find('\n') + 1));  // Why the status is not 0.
   return found.equal ? ExitStatus::Done : ExitStatus::Differs;
 }
 

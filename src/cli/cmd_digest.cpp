@@ -42,6 +42,18 @@ std::string unescaped(std::string_view path) {
   return text;
 }
 
+/// An order that was asked for is that of every path, and may be that of one alone.
+Error about_order(const Error& error, const Options& options, const std::string& path) {
+  const bool is_order = error.code() == ErrorCode::GluConflict || error.code() == ErrorCode::NotDivisible;
+  if (!is_order || (!options.from.glu && !options.from.shared_glu)) return error;
+  return {
+      error.code(),
+      fmt::format("{}. The option speaks of all {} paths; `glu-ckpt stamp {} --glu ORDER` records the order of one, "
+                  "which needs no option then",
+                  error.what(), options.paths.size(), path),
+      error.file(), error.tensor()};
+}
+
 /// A checkpoint of a list.
 struct Listed {
   std::string path;
@@ -94,7 +106,7 @@ ExitStatus print_all(const Options& options, const Session& session) {
       if (!is_list || error.code() == ErrorCode::Interrupted) throw;
       Options one = options;
       one.source = path;
-      status = std::max(status, report_error("glu-ckpt", error, one, options.json));
+      status = std::max(status, report_error("glu-ckpt", about_order(error, options, path), one, options.json));
     }
   }
   if (is_list) json.end_array().key("config_differences").begin_array();

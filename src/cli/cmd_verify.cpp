@@ -21,6 +21,16 @@ Verdict verify_digest(const Options& options, const Digest& expected, const RunO
   return verdict;
 }
 
+/// One line that says why the status is not 0.
+std::string why_different(const Verdict& verdict) {
+  const std::string text = report::verdict_text(verdict, false);
+  std::string line = text.substr(0, text.find('\n') + 1);
+  if (!line.starts_with("equal")) return line;
+  for (const LayerForward& layer : verdict.forward)
+    if (!layer.ok()) return "forward: " + to_sentence(layer) + "\n";
+  return line;
+}
+
 }  // namespace
 
 ExitStatus cmd_verify(const Options& options) {
@@ -35,6 +45,8 @@ ExitStatus cmd_verify(const Options& options) {
     print_out(options, report::verdict_json(verdict, session.warnings()) + "\n");
   else if (!options.quiet)
     print_out(options, report::verdict_text(verdict, options.verbose));
+  else if (!verdict.equal)
+    print_out(options, why_different(verdict));
   return verdict.equal ? ExitStatus::Done : ExitStatus::Differs;
 }
 

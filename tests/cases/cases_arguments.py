@@ -431,6 +431,7 @@ LISTED = [
         Run("inspect OUT", says="interleaved:4.*\n.*glu from +megatron_args.txt"),
         Run("convert OUT OUT2 --to hf --from-glu contiguous", 4,
             says=r"megatron_args\.txt says interleaved:4.*\[glu-conflict\]"),
+        Run("digest SRC OUT --from-glu contiguous", 4, says="speaks of all 2 paths; `glu-ckpt stamp .* --glu ORDER`"),
         Run("stamp OUT --glu contiguous", 4, says=r"megatron_args\.txt says interleaved:4.*\[glu-conflict\]"),
         Run("convert OUT OUT2 --to hf"),
         Run("verify SRC OUT2", says="^equal"),

@@ -190,7 +190,11 @@ for k in t:
   status "diff of three experts" 1 diff "$hf" "$out.d"
   check "diff names each of few experts: $OUT" [ "$(grep -oE '^layer 1 routed expert [0-9]: 3 matrices and tensors differ' <<<"$OUT" | cut -d' ' -f5 | sort | tr -d '\n')" == "2:5:6:" ]
   status "diff -q" 1 diff "$hf" "$out.b" -q
-  check "diff -q is silent" [ -z "$OUT$ERR" ]
+  if [[ $OUT != *$'\n'* && $OUT == "different: 1 of "*" matrices and tensors differ"* ]]; then pass; else bad "diff -q is one line: $OUT"; fi
+  check "diff -q tells nothing beside it" [ -z "$ERR" ]
+  status "verify -q" 1 verify "$hf" "$out.b" -q
+  if [[ $OUT != *$'\n'* && $OUT == "different: 1 matrix or tensor differs"* ]]; then pass; else bad "verify -q is one line: $OUT"; fi
+  check "verify -q tells nothing beside it" [ -z "$ERR" ]
   status "diff --tensors of another layer" 0 diff "$hf" "$out.b" --tensors '*.layers.0.*'
   status "diff --tensors of this expert" 1 diff "$hf" "$out.b" --tensors 'layer 1 routed expert 3 *'
   status "diff --tensors of nothing" 2 diff "$hf" "$out.b" --tensors 'nothing*'
