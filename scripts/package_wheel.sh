@@ -79,6 +79,7 @@ mkdir -p "$build"
 echo "$version" >"$build/python-version"
 # The build's ID would be made of symbols, too, of which nvcc's have the number of its process in their names.
 setup=("-Csetup-args=-Dcpp_link_args=-Wl,--build-id=none")
+[[ -z ${GLU_CKPT_UNITY_SIZE:-} ]] || setup+=("-Csetup-args=-Dunity_size=$GLU_CKPT_UNITY_SIZE")
 [[ -z $cpu ]] || setup+=("-Csetup-args=--native-file=$PWD/scripts/without_nvcc.ini")
 
 work=$(mktemp -d)

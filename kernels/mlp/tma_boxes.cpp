@@ -8,7 +8,7 @@ namespace {
 
 constexpr i64 kElementBytes = 2;
 /// TMA needs addresses and steps that are multiples of this.
-constexpr i64 kAlignment = 16;
+constexpr i64 kTmaAlignment = 16;
 /// A box's rows fill a whole pattern of the swizzle.
 constexpr i64 kSwizzleRows = 8;
 /// Sizes and coordinates are 32 bits, steps are below 2^40.
@@ -19,8 +19,8 @@ bool is_readable(const StoredMatrix& matrix) {
   const Placement& place = matrix.first.place;
   const auto address = reinterpret_cast<std::uintptr_t>(matrix.first.data) + static_cast<std::uintptr_t>(place.offset);
   return matrix.tail_row == matrix.rows && (matrix.dtype == Dtype::BF16 || matrix.dtype == Dtype::F16) &&
-         (matrix.cols == 1 || place.col_step == kElementBytes) && address % kAlignment == 0 &&
-         place.row_step % kAlignment == 0 && place.block_step % kAlignment == 0 && place.row_step < kMostStep &&
+         (matrix.cols == 1 || place.col_step == kElementBytes) && address % kTmaAlignment == 0 &&
+         place.row_step % kTmaAlignment == 0 && place.block_step % kTmaAlignment == 0 && place.row_step < kMostStep &&
          place.block_step < kMostStep && matrix.rows <= kMostSize && matrix.cols <= kMostSize;
 }
 

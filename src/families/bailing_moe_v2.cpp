@@ -6,14 +6,14 @@
 namespace glu_ckpt {
 namespace {
 
-constexpr DenseRole kQkv[] = {DenseRole::Q, DenseRole::K, DenseRole::V};
+constexpr DenseRole kFusedQkv[] = {DenseRole::Q, DenseRole::K, DenseRole::V};
 constexpr auto kBailingRows = std::to_array<DenseRow>({
     model_row("word_embeddings.weight", DenseRole::Embedding),
     model_row("norm.weight", DenseRole::FinalNorm),
     model_row("/lm_head.weight", DenseRole::Head),
     layer_row("input_layernorm.weight", DenseRole::AttentionNorm),
     layer_row("post_attention_layernorm.weight", DenseRole::MlpNorm),
-    fused_row("attention.query_key_value.{K}", kQkv, Groups::One, kGrouped),
+    fused_row("attention.query_key_value.{K}", kFusedQkv, Groups::One, kGrouped),
     // Megatron-Core has a bias there only where all linear layers have one.
     layer_row("attention.dense.weight", DenseRole::AttentionOut, kGrouped),
     optional_row("attention.query_layernorm.weight", DenseRole::QNorm, kGrouped),

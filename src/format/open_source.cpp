@@ -22,7 +22,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kSingleFile = "model.safetensors";
-constexpr std::string_view kTorchIndexFile = "pytorch_model.bin.index.json";
 constexpr std::string_view kRankPrefix = "mp_rank_";
 constexpr i64 kMaxIndexBytes = i64{1} << 30;
 constexpr i64 kMaxTrackerBytes = 256;

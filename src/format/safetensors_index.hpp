@@ -12,6 +12,9 @@
 
 namespace glu_ckpt {
 
+/// The index of shards that torch.save wrote.
+inline constexpr std::string_view kTorchIndexFile = "pytorch_model.bin.index.json";
+
 inline constexpr std::string_view kSafetensorsIndexFile = "model.safetensors.index.json";
 
 /// The shard of each tensor. Shard names are stored once: an index may have 200,000 tensors.

@@ -19,8 +19,6 @@ namespace glu_ckpt {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::string_view kTorchIndexFile = "pytorch_model.bin.index.json";
-
 std::string bin_name(u32 shard, u32 num_shards) {
   if (num_shards <= 1) return "pytorch_model.bin";
   return fmt::format("pytorch_model-{:05}-of-{:05}.bin", shard + 1, num_shards);

@@ -22,7 +22,7 @@
 namespace glu_ckpt {
 namespace {
 
-constexpr i64 kMaxPickleBytes = i64{1} << 30;
+constexpr i64 kMaxRecordPickleBytes = i64{1} << 30;
 /// The pickles of a file of the older kind stand before its storages.
 constexpr i64 kMaxLegacyHead = i64{256} << 20;
 constexpr i64 kCheckBlockBytes = i64{1} << 20;
@@ -220,9 +220,9 @@ class TorchSource final : public FileSource, public FileBacked, public ContentCh
   }
 
   std::string read_text(const ZipRecord& record, const std::string& path) const {
-    if (record.bytes > kMaxPickleBytes)
+    if (record.bytes > kMaxRecordPickleBytes)
       fail_at(ErrorCode::PickleLimit, {path, record.offset}, "record '{}' has {} bytes; at most {} are read",
-              record.name, record.bytes, kMaxPickleBytes);
+              record.name, record.bytes, kMaxRecordPickleBytes);
     std::string text(static_cast<std::size_t>(record.bytes), '\0');
     opened_.back().file.pread_exact(std::as_writable_bytes(std::span(text)), record.offset);
     if (has_checksums(opened_.back().zip) && crc32_of(std::as_bytes(std::span(text))) != record.crc)

@@ -9,7 +9,7 @@ namespace glu_ckpt {
 namespace {
 
 constexpr std::string_view kUtils = "torch._utils";
-constexpr std::size_t kMaxAxes = 64;
+constexpr std::size_t kMaxTensorAxes = 64;
 /// A tensor whose elements share storage (expand()) is a bomb rather than a view where it has more bytes than this.
 constexpr i64 kMaxExpandedBytes = i64{1} << 30;
 
@@ -126,9 +126,9 @@ struct TensorReader {
   /// Turns strides and offset into bytes and checks that the last element is in the storage.
   void check_geometry(TorchTensor& tensor, i64 element_bytes) const {
     if (tensor.strides.size() != tensor.shape.size()) fail_strides(tensor, element_bytes);
-    if (tensor.shape.size() > kMaxAxes)
+    if (tensor.shape.size() > kMaxTensorAxes)
       fail_at(ErrorCode::TorchStrides, where(root), "'{}' has {} axes; torch has at most {}", name, tensor.shape.size(),
-              kMaxAxes);
+              kMaxTensorAxes);
     const auto count = checked_product(tensor.shape);
     const auto bytes = count ? checked_mul(*count, element_bytes) : std::nullopt;
     if (!bytes || std::ranges::any_of(tensor.shape, [](i64 extent) { return extent < 0; }))

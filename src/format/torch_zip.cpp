@@ -95,7 +95,7 @@ struct Entry {
 };
 
 /// The bytes from a local header to the end of its data.
-struct Extent {
+struct RecordExtent {
   i64 begin = 0;
   i64 end = 0;
   std::string_view name;
@@ -210,7 +210,7 @@ class DirectoryReader {
               kMaxDirectoryBytes);
     if (entries < 1 || entries > bytes / zip::kCentralBytes)
       fail_at(ErrorCode::ZipDirectory, offset, "a directory of {} bytes cannot have {} entries", bytes, entries);
-    constexpr i64 kHeldForEach = sizeof(Entry) + sizeof(Extent) + sizeof(ZipRecord) + sizeof(u32);
+    constexpr i64 kHeldForEach = sizeof(Entry) + sizeof(RecordExtent) + sizeof(ZipRecord) + sizeof(u32);
     if (const auto over = over_allowance(bytes, entries * kHeldForEach))
       fail_at(ErrorCode::ZipDirectory, offset, "the directory's {} entries {}", entries, *over);
   }
@@ -386,12 +386,13 @@ class DirectoryReader {
   }
 
   void check_overlap() {
-    std::sort(extents_.begin(), extents_.end(), [](const Extent& a, const Extent& b) { return a.begin < b.begin; });
+    std::sort(extents_.begin(), extents_.end(),
+              [](const RecordExtent& a, const RecordExtent& b) { return a.begin < b.begin; });
     const auto pair = std::adjacent_find(extents_.begin(), extents_.end(),
-                                         [](const Extent& a, const Extent& b) { return a.end > b.begin; });
+                                         [](const RecordExtent& a, const RecordExtent& b) { return a.end > b.begin; });
     if (pair == extents_.end()) return;
-    const Extent& first = pair[0];
-    const Extent& second = pair[1];
+    const RecordExtent& first = pair[0];
+    const RecordExtent& second = pair[1];
     fail_at(ErrorCode::ZipOverlap, second.begin, "'{}' begins, but '{}' at {} ends only at {}", second.name, first.name,
             first.begin, first.end);
   }
@@ -415,7 +416,7 @@ class DirectoryReader {
   Tail tail_;
   DirectoryExtent extent_;
   std::vector<Entry> entries_;
-  std::vector<Extent> extents_;
+  std::vector<RecordExtent> extents_;
   std::vector<std::byte> scratch_;
 };
 

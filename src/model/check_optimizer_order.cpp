@@ -20,7 +20,7 @@ constexpr i64 kMaxColumns = 16384;
 /// The most columns where a row's elements do not lie side by side, so that each costs a read.
 constexpr i64 kMaxStridedColumns = 64;
 /// The most bytes that are read of all rows of a checkpoint. A layer with H = 7168 and F = 2048 takes 2 MB.
-constexpr i64 kMaxBytes = i64{512} << 20;
+constexpr i64 kMostSampledBytes = i64{512} << 20;
 
 /// FC1 of one expert as it is stored: 2F rows, F in each of two tensors or all in one.
 struct StoredFc1 {
@@ -170,7 +170,7 @@ class OptimizerOrderChecker {
       const auto fc1 = find_fc1(weights, expert);
       const auto states = find_fc1(state, expert);
       if (!fc1 || !states || !can_round(states->dtype, fc1->dtype)) return;
-      if (reader_.bytes_read() >= kMaxBytes) {
+      if (reader_.bytes_read() >= kMostSampledBytes) {
         ++result_.unread;
         return;
       }

@@ -18,7 +18,7 @@ namespace {
 /// `merge_and_unload()`, and the same with `safe_merge=True`, which rounds the product of a linear layer first.
 constexpr auto kPrograms = std::to_array<std::string_view>({"peft", "peft-safe"});
 constexpr std::string_view kConfig = "adapter_config.json";
-constexpr std::size_t kMaxDepth = 64;
+constexpr std::size_t kMaxModelConfigDepth = 64;
 
 /// "qwen3moe" of "Qwen3MoeForCausalLM", "Qwen3MoeModel" and "qwen3_moe": a model and its head are classes of one
 /// architecture.
@@ -44,7 +44,7 @@ std::vector<std::string> classes_in(const JsonValue& config) {
 /// Shapes and names of two architectures may be alike, and the products would be added to weights of another model.
 void check_base(const Source& adapter, const AdapterConfig& config, const std::string& model_config,
                 const Architecture* architecture) {
-  const JsonDocument document(model_config, kMaxDepth);
+  const JsonDocument document(model_config, kMaxModelConfigDepth);
   if (config.base_class.empty() || document.fault() || document.root().kind() != JsonKind::Object) return;
   const auto own = document.root().find("architectures");
   if (!own || own->size() == 0) return;

@@ -72,7 +72,7 @@ BlockTarget make_target(const ExpertBlock& block, const Recognition& from, const
 
 // ---- layers that share tensors ----------------------------------------------------------------
 
-constexpr std::string_view kStack = "decoder.layers.";
+constexpr std::string_view kMainLayers = "decoder.layers.";
 
 /// The way in which the checkpoint numbers its layers, as the keys beside the experts show it.
 struct OtherLayers {
@@ -99,7 +99,7 @@ OtherLayers look_at_others(const Inventory& inventory, const Recognition& from) 
     const bool is_number = next >= '0' && next <= '9';
     // Layers of multi-token prediction are always numbered.
     if (is_number && !name.substr(0, at).ends_with("mtp.")) seen.numbered = true;
-    if (is_number || !name.substr(0, at + kLayers.size()).ends_with(kStack) || ref.shape.empty()) continue;
+    if (is_number || !name.substr(0, at + kLayers.size()).ends_with(kMainLayers) || ref.shape.empty()) continue;
     if (seen.stacked == 0) seen.example = ref.name;
     if (seen.stacked == 0) seen.stacked = ref.shape[0];
     if (seen.stacked != ref.shape[0]) seen.stacked = -1;

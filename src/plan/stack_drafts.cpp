@@ -12,7 +12,7 @@
 namespace glu_ckpt {
 namespace {
 
-constexpr std::string_view kStack = "decoder.layers.";
+constexpr std::string_view kMainStack = "decoder.layers.";
 
 /// "decoder.layers.12.mlp.router.weight", taken apart.
 struct NumberedKey {
@@ -21,8 +21,8 @@ struct NumberedKey {
 };
 
 std::optional<NumberedKey> read_numbered(std::string_view name) {
-  if (!name.starts_with(kStack)) return std::nullopt;
-  name.remove_prefix(kStack.size());
+  if (!name.starts_with(kMainStack)) return std::nullopt;
+  name.remove_prefix(kMainStack.size());
   const std::size_t digits = std::min(name.find_first_not_of("0123456789"), name.size());
   const auto layer = parse_index(name.substr(0, digits));
   if (!layer || !name.substr(digits).starts_with('.')) return std::nullopt;
@@ -52,7 +52,7 @@ class DraftStacker {
     for (const auto& [tail, layers] : tails_) {
       check_alike(tail, layers);
       DraftOutput& all = drafts_[layers.at(0)];
-      all.name = fmt::format("{}{}", kStack, tail);
+      all.name = fmt::format("{}{}", kMainStack, tail);
       const i64 bytes = all.bytes;
       for (const auto& [layer, index] : layers) {
         if (layer == 0) continue;
@@ -77,7 +77,7 @@ class DraftStacker {
     for (i64 layer = 0; layer < layers_; ++layer)
       if (!layers.contains(layer))
         fail_unlike(drafts_[layers.begin()->second].name,
-                    fmt::format("layer {} has '{}{}.{}', and layer {} has none", layers.begin()->first, kStack,
+                    fmt::format("layer {} has '{}{}.{}', and layer {} has none", layers.begin()->first, kMainStack,
                                 layers.begin()->first, tail, layer));
     const DraftOutput& first = drafts_[layers.at(0)];
     for (const auto& [layer, index] : layers) {
