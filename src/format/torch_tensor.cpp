@@ -216,6 +216,7 @@ std::vector<i64> torch_shape(Dtype dtype, const std::vector<i64>& shape, const s
 
 PickleRef add_size(PickleGraph& graph, const std::vector<i64>& shape) {
   std::vector<PickleRef> items;
+  items.reserve(shape.size());
   for (const i64 extent : shape) items.push_back(graph.add_int(extent));
   const PickleRef tuple = graph.add_container(PickleKind::Tuple, items);
   return graph.add_call(graph.add_global("torch", "Size"), graph.add_tuple({tuple}));
@@ -235,6 +236,8 @@ PickleRef add_tensor(PickleGraph& graph, Dtype dtype, const std::vector<i64>& sh
                        graph.add_int(typed ? count : count * row.element_bytes)});
   std::vector<PickleRef> size;
   std::vector<PickleRef> stride;
+  size.reserve(elements.size());
+  stride.reserve(elements.size());
   for (const i64 extent : elements) size.push_back(graph.add_int(extent));
   for (const i64 step : dense_strides(elements, 1)) stride.push_back(graph.add_int(std::max<i64>(1, step)));
   const PickleRef hooks = graph.add_call(graph.add_global("collections", "OrderedDict"), graph.add_tuple({}));

@@ -58,8 +58,10 @@ i64 TaskQueue::next(int worker) {
 }
 
 bool TaskQueue::is_alone(int worker) {
+  const auto number = static_cast<std::size_t>(worker);
   const std::lock_guard lock(mutex_);
-  const Lane* const lane = lane_of_[static_cast<std::size_t>(worker)];
+  // Another worker may have begun the next chunk.
+  const Lane* const lane = number < lane_of_.size() ? lane_of_[number] : nullptr;
   return lane != nullptr && lane->workers == 1;
 }
 

@@ -285,6 +285,8 @@ Diff diff(const std::filesystem::path& path_a, const std::filesystem::path& path
   if (std::ranges::none_of(found.tensors, [](const TensorDiff& tensor) { return tensor.only_in.has_value(); }))
     found.configs = compare_configs(a, b, options.a, options.b);
   if (found.equal) return found;
+  tell_how_to_read(run, options.a, a, b);
+  tell_how_to_read(run, options.b, b, a);
   // A difference may be damage; reading equal ones once more would only cost time.
   warn_of_damage(run, a, "checking A");
   warn_of_damage(run, b, "checking B");

@@ -51,6 +51,8 @@ quantized_decodes() {
   status "no difference" 0 diff "$in" "$out" --decode bf16
   status "the codes are another model" 1 verify "$in" "$out"
   says "how to compare them" "was decoded from FP8 in 128x128 blocks; --decode bf16 compares with what $in decodes to"
+  status "diff calls them other models, too" 1 diff "$in" "$out"
+  says "and says how to compare them" "was decoded from FP8 in 128x128 blocks; --decode bf16 compares with what $in decodes to"
   check "the record says from what" grep -q '"decoded_from": "FP8 in 128x128 blocks"' "$out/release/glu_ckpt.json"
   check "and by whose rule" grep -q '"decoded_as": "deepseek"' "$out/release/glu_ckpt.json"
   status "once more" 0 convert "$in" "$out" --decode bf16 --to megatron --glu interleaved:32 --resume -q

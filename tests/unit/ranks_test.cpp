@@ -42,6 +42,21 @@ TEST(SingleRank, GivesEachWorkerAFile) {
   EXPECT_EQ(queue.next(0), -1);
 }
 
+/// While a worker is at its task, another one may begin the next chunk.
+TEST(ThreadRanks, AWorkerOfTheChunkBeforeIsNotAlone) {
+  run_thread_ranks(2, [](Ranks& ranks) {
+    std::vector<std::size_t> files(64);
+    for (std::size_t task = 0; task < files.size(); ++task) files[task] = task % 2;
+    TaskQueue queue(ranks, std::vector<i64>(files.size(), 1), files);
+    for (int turn = 0; turn < 64; ++turn) {
+      if (queue.next(7) < 0) break;
+      while (queue.next(0) >= 0 && queue.is_alone(7)) {
+      }
+      EXPECT_FALSE(queue.is_alone(9));
+    }
+  });
+}
+
 TEST(SingleRank, GivesTasksInOrderWhereNoFilesAreGiven) {
   const auto ranks = make_single_rank();
   TaskQueue queue(*ranks, std::vector<i64>(6, 1));
