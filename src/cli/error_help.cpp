@@ -216,13 +216,16 @@ constexpr auto kTexts = std::to_array<ErrorText>({
      "FC1 holds rows of gate and of up, and no file says in which order. A wrong guess gives a model that loads and "
      "computes something else.",
      "Say the order with --from-glu, or record it once with `stamp`. Whoever trained the model knows it: Megatron's "
-     "argument moe_mlp_glu_interleave_size, or none for contiguous.",
+     "argument moe_mlp_glu_interleave_size, or none for contiguous. If you have the model that training began from, "
+     "`verify START RUN --to-glu contiguous` names the order in which the two are equal; after much training, `diff "
+     "START RUN --to-glu ORDER` shows small differences for the right order alone.",
      "convert RUN OUT --to hf --from-glu contiguous"},
     {ErrorCode::GluConflict,
      "Two sources of the order of gate and up disagree: an option, the record, the arguments of the trainer, a "
      "megatron_args.txt, the naming.",
-     "Find out which one is right. Leave the option out, correct the record with `stamp`, or mend megatron_args.txt.",
-     "stamp RUN --glu contiguous"},
+     "Find out which one is right. Leave the option out, take a wrong record out with `stamp RUN --remove` and record "
+     "the right order with `stamp RUN --glu ORDER`, or mend megatron_args.txt.",
+     "stamp RUN --remove"},
     {ErrorCode::UnknownActivation, "No config.json says what the experts compute between FC1 and FC2.",
      "Say it with --activation.", "forward PATH --activation swiglu"},
     {ErrorCode::NotGated, "The experts have no gate, so there is no order of gate and up to choose.",
@@ -239,7 +242,9 @@ constexpr auto kTexts = std::to_array<ErrorText>({
      "The message says which tensor and why, and what keeps it exact: --glu split, --experts indexed, --decode.",
      "plan SRC DST"},
     {ErrorCode::NoSpelling, "The target has no name for a tensor of the source.",
-     "Choose a naming that has one (`layouts`).", "layouts"},
+     "Choose a naming that has one (`layouts`). Codes and scales have names in Hugging Face's form alone: --to hf "
+     "writes it, and --decode bf16 makes weights of codes.",
+     "convert RUN OUT --to hf --encode fp8:128x128"},
     {ErrorCode::NoMap,
      "No table says how the whole model is named in the target: its family is not mapped, or no file says what model "
      "it is.",

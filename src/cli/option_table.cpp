@@ -116,11 +116,11 @@ OptionGroup source() {
                  choice<Dtype>(FIELD(from.decode), {{"bf16", Dtype::BF16}, {"f32", Dtype::F32}})),
           option("--decode-as PROGRAM", "the program whose decoder is followed, bit for bit, where programs differ",
                  one_of(FIELD(from.decode_as), decoder_names()), "that of the program that wrote the format"),
-          option(
-              "--keep-experts LIST",
-              "a model of these routed experts alone: a range for all layers (0-7), or a FILE of JSON that has a list "
-              "for each",
-              kept_experts()),
+          option("--keep-experts LIST",
+                 "a model of these routed experts alone: the same of all layers (0-7 or 0,1,5), or a FILE of JSON that "
+                 "has "
+                 "a list for each layer",
+                 kept_experts()),
           option(
               "--fill-from PATH",
               "a checkpoint of the same model, for tensors that the source lacks: multi-token prediction, a vision or "
@@ -142,7 +142,8 @@ OptionGroup source() {
           option("--from-lora FILES", "an adapter's factors of packed experts, where shapes do not tell who wrote them",
                  one_of(FIELD(from.from_lora), lora_file_words())),
           option("--encode FORMAT",
-                 "weights become codes of this format, which rounds them; quantized ones mxfp8, where that is exact",
+                 "weights are rounded to codes of this format; those that are quantized already become mxfp8 alone, "
+                 "where that is exact",
                  one_of(FIELD(from.encode), encoder_words())),
           option("--encode-as PROGRAM", "the program whose encoder is followed, bit for bit",
                  one_of(FIELD(from.encode_as), encoder_programs()),
@@ -176,7 +177,7 @@ Rows jobs() {
                  "one per core that it may run on")};
 }
 
-constexpr auto kMemoryOfHeaders = "a header may take 1/64, and three bytes for each";
+constexpr auto kMemoryOfHeaders = "a header may have 1/64 of it in bytes, each of which takes three of memory";
 
 Rows max_memory(const char* about = "bytes of all buffers together") {
   return {option("--max-memory SIZE", about, size(FIELD(run.memory_bytes)), "1GiB")};
@@ -297,9 +298,8 @@ OptionGroup destination(const std::string& program) {
           option("--optimizer WHAT", "the optimizer's tensors",
                  choice<bool>(FIELD(from.drop_optimizer), {{"keep", false}, {"drop", true}}), "keep"),
           option("--layers FIRST-LAST",
-                 "a model of these layers (0-3), or of one (7), alone, counted anew from 0, with its configuration "
-                 "(verify's --layers chooses "
-                 "what is compared)",
+                 "a model of these layers (0-3), or of one (7), counted anew from 0, with its configuration, and with "
+                 "multi-token prediction unless --drop mtp (verify's --layers chooses what is compared)",
                  text(FIELD(from.layers))),
           dropped_part(),
           option("--max-shard-size SIZE", "tensor bytes per shard", size(FIELD(convert.max_shard_bytes), 1),

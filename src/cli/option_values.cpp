@@ -187,43 +187,51 @@ ValueKind target() {
                                   {"torchtitan", "torchtitan: torch.distributed.checkpoint"}};
   for (const ValueWord& naming : naming_words())
     if (naming.word.starts_with("hf:")) words.push_back(naming);
-  return {[known = plain(words)](Options& options, const std::string& written) -> std::string {
-            // Programs are written with capitals; files are not meant here.
-            std::string typed = written;
-            std::ranges::transform(typed, typed.begin(),
-                                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-            // What these programs load is what the hub has.
-            constexpr std::string_view kOfTheHub[] = {"transformers", "vllm", "sglang"};
-            // What other programs load, or write, is one of the targets.
-            constexpr std::pair<std::string_view, std::string_view> kOthers[] = {{"nemo", "megatron"},
-                                                                                 {"mcore", "megatron"},
-                                                                                 {"megatron-core", "megatron"},
-                                                                                 {"megatron-lm", "megatron"},
-                                                                                 {"bridge", "megatron"},
-                                                                                 {"megatron-bridge", "megatron"},
-                                                                                 {"huggingface", "hf"},
-                                                                                 {"hub", "hf"},
-                                                                                 {"safetensors", "hf"},
-                                                                                 {"trl", "hf"},
-                                                                                 {"llama.cpp", "hf"},
-                                                                                 {"tensorrt-llm", "hf"},
-                                                                                 {"verl", "hf"},
-                                                                                 {"gguf", "hf"},
-                                                                                 {"ollama", "hf"},
-                                                                                 {"deepspeed", "hf"}};
-            constexpr const char* kTargets = "megatron, torchtitan, hf and hf:<model_type> are";
-            if (typed.empty()) return fmt::format("it is empty; {} targets", kTargets);
-            if (!typed.starts_with("hf:") && std::ranges::find(known, typed) == known.end()) {
-              const auto other = std::ranges::find(kOthers, typed, [](const auto& pair) { return pair.first; });
-              return fmt::format("'{}' is no target; {}{}", typed, kTargets,
-                                 other == std::end(kOthers) ? suggestion(typed, known)
-                                                            : fmt::format("; did you mean {}?", other->second));
-            }
-            if (typed == "vllm" || typed == "sglang") options.from.adapter_layout.insert(0, typed);
-            options.convert.target = std::ranges::count(kOfTheHub, typed) > 0 ? "hf" : typed;
-            return {};
-          },
-          words};
+  return {
+      [known = plain(words)](Options& options, const std::string& written) -> std::string {
+        // Programs are written with capitals; files are not meant here.
+        std::string typed = written;
+        std::ranges::transform(typed, typed.begin(),
+                               [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+        // What these programs load is what the hub has.
+        constexpr std::string_view kOfTheHub[] = {"transformers", "vllm", "sglang"};
+        // What other programs load, or write, is one of the targets.
+        constexpr std::pair<std::string_view, std::string_view> kOthers[] = {{"nemo", "megatron"},
+                                                                             {"mcore", "megatron"},
+                                                                             {"megatron-core", "megatron"},
+                                                                             {"megatron-lm", "megatron"},
+                                                                             {"bridge", "megatron"},
+                                                                             {"megatron-bridge", "megatron"},
+                                                                             {"huggingface", "hf"},
+                                                                             {"hub", "hf"},
+                                                                             {"safetensors", "hf"},
+                                                                             {"trl", "hf"},
+                                                                             {"llama.cpp", "hf"},
+                                                                             {"tensorrt-llm", "hf"},
+                                                                             {"verl", "hf"},
+                                                                             {"gguf", "hf"},
+                                                                             {"ollama", "hf"},
+                                                                             {"deepspeed", "hf"}};
+        // What somebody types who takes this for the option of a dtype.
+        constexpr std::string_view kDtypes[] = {"bf16", "bfloat16", "f16", "fp16", "float16", "f32", "fp32", "float32"};
+        constexpr const char* kTargets = "megatron, torchtitan, hf and hf:<model_type> are";
+        if (typed.empty()) return fmt::format("it is empty; {} targets", kTargets);
+        if (!typed.starts_with("hf:") && std::ranges::find(known, typed) == known.end()) {
+          if (std::ranges::count(kDtypes, typed) > 0)
+            return fmt::format(
+                "'{}' is no target; {}; quantized weights become bf16 with --decode bf16, and others "
+                "another dtype with --dtype",
+                typed, kTargets);
+          const auto other = std::ranges::find(kOthers, typed, [](const auto& pair) { return pair.first; });
+          return fmt::format(
+              "'{}' is no target; {}{}", typed, kTargets,
+              other == std::end(kOthers) ? suggestion(typed, known) : fmt::format("; did you mean {}?", other->second));
+        }
+        if (typed == "vllm" || typed == "sglang") options.from.adapter_layout.insert(0, typed);
+        options.convert.target = std::ranges::count(kOfTheHub, typed) > 0 ? "hf" : typed;
+        return {};
+      },
+      words};
 }
 
 ValueKind checkpoint(TextField field) {

@@ -35,13 +35,15 @@ std::optional<GluAnswer> GluAnswers::about_states() const {
 
 void GluAnswers::check_agreement(const GluAnswer& answer) const {
   if (!answer.asked || !answer.recorded || *answer.asked == *answer.recorded) return;
-  conflict(answer, fmt::format("{} {}", answer.by == kByRecord ? "the record says" : said_by(answer.by),
-                               to_string(*answer.recorded)));
+  const bool by_record = answer.by == kByRecord;
+  conflict(answer,
+           fmt::format("{} {}", by_record ? "the record says" : said_by(answer.by), to_string(*answer.recorded)),
+           by_record ? "; if the record is wrong, `glu-ckpt stamp PATH --remove` takes it out" : "");
 }
 
-void GluAnswers::conflict(const GluAnswer& answer, const std::string& other) const {
-  fail(ErrorCode::GluConflict, {}, "{}{} says {}, but {}. Both cannot be true; find out which one is",
-       answers_.option_prefix, answer.option, to_string(*answer.asked), other);
+void GluAnswers::conflict(const GluAnswer& answer, const std::string& other, std::string_view way_on) const {
+  fail(ErrorCode::GluConflict, {}, "{}{} says {}, but {}. Both cannot be true; find out which one is{}",
+       answers_.option_prefix, answer.option, to_string(*answer.asked), other, way_on);
 }
 
 std::string GluAnswers::name_of(const GluAnswer& answer) const {

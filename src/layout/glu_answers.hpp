@@ -48,7 +48,7 @@ class GluAnswers {
 
   /// Throws GluConflict where the user and whoever else answered disagree.
   void check_agreement(const GluAnswer& answer) const;
-  [[noreturn]] void conflict(const GluAnswer& answer, const std::string& other) const;
+  [[noreturn]] void conflict(const GluAnswer& answer, const std::string& other, std::string_view way_on = {}) const;
   /// Who gave the best answer: "option", or GluAnswer::by.
   static std::string_view source_of(const GluAnswer& answer) { return answer.asked ? "option" : answer.by; }
   /// Who gave it, in a message: "--from-glu", "the record", "the trainer's saved argument", "megatron_args.txt".

@@ -25,8 +25,13 @@ std::string decode_hint(const Error& error, const Source& source) {
   constexpr ErrorCode kOfLayouts[] = {ErrorCode::NotSupported,   ErrorCode::ExpertMissing, ErrorCode::ExpertShape,
                                       ErrorCode::UnexplainedKey, ErrorCode::ModelShape,    ErrorCode::ModelIncomplete,
                                       ErrorCode::NotDivisible,   ErrorCode::NoExperts,     ErrorCode::NotExact,
-                                      ErrorCode::NoSpelling,     ErrorCode::NoMap,         ErrorCode::UnknownTensor};
+                                      ErrorCode::NoSpelling,     ErrorCode::NoMap,         ErrorCode::UnknownTensor,
+                                      ErrorCode::AlreadyInLayout};
   if (std::ranges::find(kOfLayouts, error.code()) == std::end(kOfLayouts)) return {};
+  // A record says as what it was encoded, too, but then nothing is recast.
+  if (source.record().contains("encoded_as") && source.info().recast_tensors > 0)
+    return error.code() == ErrorCode::NotSupported ? ". --encode makes these codes; without it they are weights"
+                                                   : std::string();
   const std::string method = read_quant_config(source.hints().config).method;
   try {
     const Quantization found = find_quantized(source.inventory(), quant_config_of(source, source.hints()));
