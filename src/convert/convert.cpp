@@ -139,8 +139,8 @@ Converted run_conversion(const Conversion& conversion, Ranks& ranks) {
     const Moved mine = move_pass(conversion, expected, staging, clones, consumes, ranks);
     // A GPU that is released is lost to the whole process, and running the experts needs it again.
     if (proof != ProofMode::Forward) conversion.backend->release();
-    if (in_passing) check_contents(conversion.run, source, "checking source");
     together(ranks, [&] { staging.check_source_unchanged(); });
+    if (in_passing) check_contents(conversion.run, source, "checking source");
     const Moved moved = ranks.size() == 1 ? mine : gather_pass(mine, staging, ranks);
     at_first_rank(ranks, [&] {
       if (std::string text = nans_text(conversion.plan, moved.nans); !text.empty()) {

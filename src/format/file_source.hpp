@@ -38,7 +38,8 @@ class FileSource : public Source {
   File open_shard(const std::string& name);
   /// Adds a file that tensors are read from to info().files.
   void add_opened(const File& file);
-  /// A read past a file's end throws SourceChanged, for the file was whole when it was opened.
+  /// A read past a file's end throws SourceChanged, for the file was whole when it was opened; so does damage in a file
+  /// that was written to since.
   template <typename Read>
   void guard_read(const TensorRef& tensor, const Read& read) const;
 
@@ -56,8 +57,10 @@ void FileSource::guard_read(const TensorRef& tensor, const Read& read) const {
   try {
     read();
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::FileTruncated) throw;
-    fail_shrunk(error, tensor);
+    if (error.code() == ErrorCode::FileTruncated) fail_shrunk(error, tensor);
+    // Bytes that somebody writes to are not damaged.
+    if (error.code() == ErrorCode::ZipCrc) check_unchanged(info_);
+    throw;
   }
 }
 

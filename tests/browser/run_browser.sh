@@ -26,7 +26,7 @@ trap 'rm -rf "$work"' EXIT
 hf=$2/whole/qwen3_moe/hf
 # Rows that were interleaved twice, so that there is something of each kind on the page.
 "$1" convert "$hf" "$work/once" --to megatron --glu interleaved:8 -q
-rm "$work/once/release/glu_ckpt.json"
+rm "$work/once/release/glu_ckpt.json" "$work/once/megatron_args.txt"
 "$1" convert "$work/once" "$work/twice" --from-glu contiguous --glu interleaved:8 -q
 "$1" report "$hf" "$work/twice" --forward --html "$work/two.html" >/dev/null || [[ $? == 1 ]]
 "$1" report "$2/whole/llama3/hf" --html "$work/dense.html" >/dev/null

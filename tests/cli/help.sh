@@ -53,7 +53,10 @@ Cause:
 Ways out:
   Say the order with --from-glu, or record it once with \`stamp\`. Whoever trained
   the model knows it: Megatron's argument moe_mlp_glu_interleave_size, or none
-  for contiguous.
+  for contiguous. If you have the model that training began from, \`verify START
+  RUN --to-glu contiguous\` names the order in which the two are equal; after
+  much training, \`diff START RUN --to-glu ORDER\` shows small differences for the
+  right order alone.
 
 Example:
   glu-ckpt convert RUN OUT --to hf --from-glu contiguous" ]
