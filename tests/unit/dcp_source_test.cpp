@@ -339,9 +339,8 @@ TEST_F(DcpSourceTest, WhatPassedOfAFileIsNotReadAgain) {
   const fs::path copy = dir_ / "pytorch_model.bin";
   const auto slug_after = [&](bool reads_all, bool damages_before) {
     fs::copy_file(testdata("torch/pytorch_model.bin"), copy, fs::copy_options::overwrite_existing);
-    const auto source = open_source(copy);
-    const std::size_t last = source->inventory().tensors.size() - 1;
-    const i64 place = source->file_backed()->place(last).offset;
+    const std::size_t last = open_source(copy)->inventory().tensors.size() - 1;
+    const i64 place = open_source(copy)->file_backed()->place(last).offset;
     const auto damage = [&] {
       std::fstream file(copy, std::ios::in | std::ios::out | std::ios::binary);
       file.seekg(place);
@@ -349,9 +348,10 @@ TEST_F(DcpSourceTest, WhatPassedOfAFileIsNotReadAgain) {
       file.seekp(place);
       file.put(static_cast<char>(byte ^ 1));
     };
+    if (damages_before) damage();
+    const auto source = open_source(copy);
     source->content_check()->watch();
     return slug_of([&] {
-      if (damages_before) damage();
       for (std::size_t t = 0; t < last + (reads_all ? 1 : 0); ++t) read_all(*source, t);
       if (!damages_before) damage();
       source->content_check()->run(2, {});
