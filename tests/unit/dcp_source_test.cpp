@@ -102,6 +102,7 @@ struct MadeItem {
     if (!is_tensor) return write_pickle(graph, graph.add_string("no tensor"));
     const auto tuple = [&](const std::vector<i64>& values) {
       std::vector<PickleRef> items;
+      items.reserve(values.size());
       for (const i64 value : values) items.push_back(graph.add_int(value));
       return graph.add_container(PickleKind::Tuple, items);
     };
