@@ -1,5 +1,5 @@
 #pragma once
-/// What two configurations of models with the same weights let them compute differently.
+/// Fields of config.json by which two models with the same weights compute differently.
 
 #include <string>
 #include <vector>

@@ -341,8 +341,8 @@ struct ModelFlaw {
     ExtraMtp,
     /// Tensors that programs do not read say that the model is another: factors of an adapter, an MTP layer's own.
     Unread,
-    /// What sees, hears or talks beside the language model lacks some, or contradicts the configuration. Trainers of
-    /// the language model do not read it.
+    /// A tower beside the language model, which sees, hears or talks, lacks tensors or contradicts the configuration.
+    /// Trainers of the language model do not read it.
     Beside,
   };
   Kind kind = Kind::Broken;

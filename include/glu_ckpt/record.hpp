@@ -49,7 +49,7 @@ struct ModelHints {
   std::string swiglu_other = {};
   /// The arguments that a trainer saved in the checkpoint.
   RunArguments trained = {};
-  /// Those of the megatron_args.txt that lies beside it.
+  /// The arguments in the megatron_args.txt that lies beside the checkpoint.
   RunArguments listed = {};
   /// The text itself, as strict JSON: the sizes of a whole model are read from it (src/arch).
   std::string config = {};

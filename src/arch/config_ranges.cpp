@@ -140,7 +140,7 @@ constexpr auto kFields = std::to_array<JsonField>({
     {"compression_config", Type::Object},
 });
 
-/// What null is no word for "not given" of: transformers computes with it, or stops.
+/// Fields that must not be null: transformers does not take null for "not given" here, but computes with it, or stops.
 constexpr auto kNeverNull =
     std::to_array<std::string_view>({"rope_interleave", "rope_*.rope_theta", "rope_*.partial_rotary_factor"});
 

@@ -31,14 +31,14 @@ std::string_view next_of(std::string_view& list, char separator) {
   return word;
 }
 
-/// What config.json says of one part.
+/// Reads the fields of config.json that describe one part of the model, such as its vision tower.
 class PartFields {
  public:
   PartFields(const JsonValue& root, std::string_view section) : root_(root), section_(find(root, section)) {}
 
   bool are_there() const { return section_.has_value(); }
 
-  /// Nothing where the field is not there, or is no number above 0.
+  /// Returns nothing where the field is missing, or is no number above 0.
   std::optional<i64> number(std::string_view name) const {
     if (const auto literal = parse_number<i64>(name)) return literal;
     const auto value = field(name);
