@@ -102,6 +102,7 @@ constexpr auto kFields = std::to_array<JsonField>({
     {"rope_*.mscale_all_dim", Type::Number, 0, kHuge},
     {"rope_*.original_max_position_embeddings", Type::Number, 1, kMostTokens},
     {"rope_*.truncate", Type::Flag},
+    {"rope_*.mrope_section", Type::Integers, 0, kMostWidth},
     // experts
     {"num_experts", Type::Integer, 0, kMostExperts},
     {"num_local_experts", Type::Integer, 0, kMostExperts},
@@ -141,8 +142,8 @@ constexpr auto kFields = std::to_array<JsonField>({
 });
 
 /// Fields that must not be null: transformers does not take null for "not given" here, but computes with it, or stops.
-constexpr auto kNeverNull =
-    std::to_array<std::string_view>({"rope_interleave", "rope_*.rope_theta", "rope_*.partial_rotary_factor"});
+constexpr auto kNeverNull = std::to_array<std::string_view>(
+    {"rope_interleave", "rope_*.rope_theta", "rope_*.partial_rotary_factor", "rope_*.rope_type"});
 
 void check_field(const JsonField& row, const std::string& name, const JsonValue& value) {
   if (value.kind() == JsonKind::Null && std::ranges::find(kNeverNull, row.name) != kNeverNull.end())

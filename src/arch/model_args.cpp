@@ -488,6 +488,7 @@ MegatronArgs megatron_args(const std::string& config, const Recognition& model, 
     for (const ArgRow& row : rows)
       if (row.to_argument != nullptr) row.to_argument(args, row);
   warn_of_fields_said_twice(args);
+  warn_of_nulls(args);
   warn_of_unread_fields(args);
   if (!family.needs.empty())
     args.warn("models of type '{}' do not load into GPTModel as it is: {}", family.model_type, family.needs);

@@ -49,8 +49,9 @@ void warn_of_windows(ArgsWriter& args) {
 void warn_of_heads(ArgsWriter& args) {
   const auto expect = [&](std::string_view field, i64 wanted, std::string_view of) {
     const auto said = args.config.integer({field});
-    if (args.config.has(field) && said && *said != wanted)
-      args.warn("{} is {}, but {} it {}, which counts here, {}", field, *said, of, wanted, kOtherPrograms);
+    if (said && *said != wanted)
+      args.warn("{} is {}{}, but {} it {}, which counts here, {}", field, *said,
+                args.config.has(field) ? "" : " (the default of its class)", of, wanted, kOtherPrograms);
   };
   const auto part = args.config.number({"rope_parameters.partial_rotary_factor", "partial_rotary_factor"});
   if (const std::string_view field = args.family().rotated_dims_field; !field.empty() && part)

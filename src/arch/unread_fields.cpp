@@ -69,7 +69,9 @@ constexpr auto kFieldsWithoutSay = std::to_array<std::string_view>({
     "seq_aux",
     "router_jitter_noise",
     "rescale_prenorm_residual",
-    "time_step_*",
+    "time_step_max",
+    "time_step_floor",
+    "time_step_limit",
     // the tensors say it
     "*_lora_rank",
     "qk_nope_head_dim",
@@ -133,7 +135,6 @@ constexpr auto kDecidedElsewhere = std::to_array<std::string_view>({
     "attn_temperature_tuning",
     "moe_router_use_sigmoid",
     "moe_gate",
-    "moe_norm_min",
     "router_dtype",
     // positions of pictures are those of words in a text
     "*.mrope_section",
@@ -163,7 +164,64 @@ const ArgRow* constant_row(const Family& family, std::string_view name) {
   return nullptr;
 }
 
+/// Fields of all classes that read them for which transformers takes no null.
+constexpr auto kNeverNull = std::to_array<std::string_view>({
+    "hidden_act",
+    "tie_word_embeddings",
+    "attention_bias",
+    "mlp_bias",
+    "use_qk_norm",
+    "decoder_sparse_step",
+    "use_sliding_window",
+});
+
+/// Fields of a class that may be null: "none", "all", or what other fields decide.
+constexpr auto kMayBeNull = std::to_array<std::string_view>({
+    "*dtype",
+    "rope_*",
+    "partial_rotary_factor",
+    "rotary_dim",
+    "quantization_config",
+    "q_lora_rank",
+    "qk_head_dim",
+    "num_key_value_heads",
+    "sliding_window",
+    "sliding_window_pattern",
+    "attention_chunk_size",
+    "*layer_types",
+    "*layers_block_type",
+    "mlp_only_layers",
+    "moe_layers",
+    "no_rope_layers",
+    "indexer_types",
+    "moe_latent_size",
+    "num_nextn_predict_layers",
+    "norm_topk_prob",
+    "use_bias",
+    "clip_qkv",
+});
+
+bool stops_at_null(ArgsWriter& args, std::string_view name) {
+  // Latent attention multiplies by it; other classes work it out.
+  if (name == "head_dim") return args.is_latent();
+  return std::ranges::find(kNeverNull, name) != kNeverNull.end() ||
+         (args.config.is_of_class(name) && !fits_any(name, kMayBeNull));
+}
+
 }  // namespace
+
+void warn_of_nulls(ArgsWriter& args) {
+  std::string nulls;
+  std::size_t found = 0;
+  for (const std::string& name : args.config.nulls())
+    if (stops_at_null(args, name)) nulls += fmt::format("{}{}", found++ == 0 ? "" : ", ", name);
+  if (found > 0)
+    args.warn(
+        "config.json says null of {}, which transformers does not take for \"not given\": it stops, and another "
+        "program "
+        "may compute something else. Give {} a value, or leave {} out",
+        nulls, found == 1 ? "it" : "them", found == 1 ? "it" : "them");
+}
 
 bool has_no_say(std::string_view name) { return fits_any(name, kFieldsWithoutSay) || fits_any(name, kSizes); }
 

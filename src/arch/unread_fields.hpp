@@ -11,6 +11,9 @@ namespace glu_ckpt {
 /// so that it has asked for the fields that it knows.
 void warn_of_unread_fields(ArgsWriter& args);
 
+/// Warns of null where no class of transformers takes it: programs stop, or compute with it.
+void warn_of_nulls(ArgsWriter& args);
+
 /// Returns whether a field of that name is about files, programs, tokens or training, or says what the tensors say.
 bool has_no_say(std::string_view name);
 

@@ -4,6 +4,7 @@
 
 #include "core/config_json.hpp"
 #include "core/json.hpp"
+#include "families/arg_rows.hpp"
 #include "families/family.hpp"
 
 namespace glu_ckpt {
@@ -88,7 +89,21 @@ ConfigFields::ConfigFields(const std::string& text) {
   for (const std::string rope : {"rope_parameters", "rope_scaling"})
     if (const auto inner = language.find(rope)) note(*inner, rope + ".");
   std::ranges::sort(said_, {}, &Said::name);
+  choose_rope();
   add_defaults();
+}
+
+void ConfigFields::choose_rope() {
+  constexpr std::string_view kNew = "rope_parameters.", kOld = "rope_scaling.";
+  const auto begins = [](std::string_view prefix) {
+    return [=](const auto& entry) { return entry.first.starts_with(prefix); };
+  };
+  if (std::ranges::none_of(values_, begins(kOld))) return;
+  // These two may stand beside rope_scaling.
+  std::erase_if(values_, [&](const auto& entry) {
+    return begins(kNew)(entry) && !entry.first.ends_with(".rope_theta") &&
+           !entry.first.ends_with(".partial_rotary_factor");
+  });
 }
 
 void ConfigFields::add_defaults() {
@@ -96,6 +111,9 @@ void ConfigFields::add_defaults() {
   if (family_ == nullptr) return;
   const JsonDocument document(std::string(family_->defaults), kMaxConfigDepth);
   ConfigFlattener(defaults_).add(document.root(), "");
+  for (const auto& [name, value] : defaults_) class_fields_.insert(name);
+  for (const std::span<const ArgRow> rows : family_->args)
+    for (const ArgRow& row : rows) class_fields_.emplace(family_->own_word(row.field));
   constexpr std::string_view kRope = "rope_parameters.";
   const bool has_rope = std::ranges::any_of(values_, [&](const auto& entry) {
     return entry.first.starts_with(kRope) || entry.first.starts_with("rope_scaling.");
@@ -168,6 +186,25 @@ bool ConfigFields::has(std::string_view name) const {
   note_read({name});
   const Value* const found = look_up(values_, name);
   return found != nullptr && !std::holds_alternative<std::monostate>(*found);
+}
+
+bool ConfigFields::is_of_class(std::string_view name) const { return class_fields_.contains(own_word(name)); }
+
+bool ConfigFields::is_null(std::string_view name) const {
+  const Value* const found = look_up(values_, name);
+  return found != nullptr && std::holds_alternative<std::monostate>(*found);
+}
+
+std::vector<std::string> ConfigFields::nulls() const {
+  std::vector<std::string> names;
+  for (const Said& said : said_)
+    if (said.value == "null") names.push_back(said.name);
+  return names;
+}
+
+std::string ConfigFields::said(std::string_view name) const {
+  const auto found = std::ranges::find(said_, own_word(name), &Said::name);
+  return found == said_.end() ? std::string() : found->value;
 }
 
 std::vector<ConfigFields::Said> ConfigFields::unread() const {

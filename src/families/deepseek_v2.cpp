@@ -27,7 +27,8 @@ constexpr auto kDeepseekV2Families = std::to_array<Family>({
      .divides_or_scales = true,
      .declared_biases = kLatentBiases,
      .defaults = R"({"rms_norm_eps": 1e-6, "max_position_embeddings": 2048, "rope_theta": 10000.0,
-       "norm_topk_prob": false, "routed_scaling_factor": 1.0, "topk_method": "greedy"})"},
+       "norm_topk_prob": false, "routed_scaling_factor": 1.0, "topk_method": "greedy", "n_shared_experts": 2,
+       "q_lora_rank": 1536})"},
 });
 
 }  // namespace

@@ -33,7 +33,7 @@ constexpr auto kDeepseekV3Families = std::to_array<Family>({
      .corrected_router = true,
      .defaults = R"({"num_experts_per_tok": 8, "rms_norm_eps": 1e-6, "max_position_embeddings": 4096,
        "rope_theta": 10000.0, "norm_topk_prob": true, "routed_scaling_factor": 2.5, "n_group": 8, "topk_group": 4,
-       "first_k_dense_replace": 3})"},
+       "first_k_dense_replace": 3, "n_shared_experts": 1, "q_lora_rank": 1536, "num_key_value_heads": 128})"},
 });
 
 }  // namespace

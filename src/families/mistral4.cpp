@@ -74,7 +74,7 @@ constexpr auto kMistral4Families = std::to_array<Family>({
        "norm_topk_prob": true, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1, "n_shared_experts": 1,
        "first_k_dense_replace": 0, "q_lora_rank": 1024, "rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0,
        "factor": 128.0, "original_max_position_embeddings": 8192, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0,
-       "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}})"},
+       "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}, "num_key_value_heads": 32})"},
 });
 
 }  // namespace

@@ -145,6 +145,14 @@ JsonWord if_repeated(SavedArgs& args, const ArgRow& row) {
   return args.flag(row.argument) ? JsonWord("true") : std::nullopt;
 }
 
+/// transformers bounds the steps of Mamba from below, by 0.001 in all published models; Megatron-Core does not.
+void warn_of_least_step(ArgsWriter& args, const ArgRow& row) {
+  constexpr double kUsualLeast = 0.001;
+  if (const double least = args.config.number({row.field}).value_or(kUsualLeast); least > kUsualLeast)
+    args.warn("{} is {}, below which transformers lets no step of Mamba fall, but Megatron-Core does: logits differ",
+              row.field, float_text(least));
+}
+
 constexpr auto kNemotronArgs = std::to_array<ArgRow>({
     {"layers_block_type", "hybrid_layer_pattern", write_mixers, main_mixers},
     {"mtp_layers_block_type", "hybrid_layer_pattern", nullptr, mtp_mixers},
@@ -161,6 +169,7 @@ constexpr auto kNemotronArgs = std::to_array<ArgRow>({
     {"ssm_state_size", "mamba_state_dim", write_integer, as_integer},
     {"conv_kernel", "", nullptr, constant, "", "4"},
     {"mamba_hidden_act", "", nullptr, constant, "", "\"silu\""},
+    {"time_step_min", "", warn_of_least_step},
     {"n_routed_experts", "num_experts", write_num_experts, as_integer},
     {"moe_latent_size", "moe_latent_size", write_latent_experts, latent_width},
     {"moe_shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", nullptr, shared_width},
@@ -191,7 +200,7 @@ constexpr auto kNemotronFamilies = std::to_array<Family>({
      .defaults = R"({"num_experts_per_tok": 2, "layer_norm_epsilon": 1e-5, "max_position_embeddings": 4096,
        "num_key_value_heads": 8, "head_dim": 128, "norm_topk_prob": true, "routed_scaling_factor": 1.0, "n_group": 1,
        "topk_group": 1, "conv_kernel": 4, "n_groups": 8, "ssm_state_size": 128, "mamba_num_heads": 128,
-       "mamba_head_dim": 64})"},
+       "mamba_head_dim": 64, "moe_shared_expert_intermediate_size": 7688})"},
 });
 
 }  // namespace

@@ -30,7 +30,7 @@ constexpr auto kQwen2MoeFamilies = std::to_array<Family>({
      .window = Window::Unclear,
      .defaults = R"({"num_experts_per_tok": 4, "rms_norm_eps": 1e-6, "max_position_embeddings": 32768,
        "rope_theta": 10000.0, "num_key_value_heads": 16, "norm_topk_prob": false, "sliding_window": 4096,
-       "qkv_bias": true})"},
+       "qkv_bias": true, "shared_expert_intermediate_size": 5632})"},
 });
 
 }  // namespace

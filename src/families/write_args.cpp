@@ -100,7 +100,8 @@ void add_softmax_router(ArgsWriter& args, i64 topk) {
 }
 
 void add_router_scaling(ArgsWriter& args, i64 topk) {
-  double scaling = args.config.number({"routed_scaling_factor"}).value_or(1.0);
+  constexpr std::string_view kField = "routed_scaling_factor";
+  double scaling = args.config.is_of_class(kField) ? args.config.number({kField}).value_or(1.0) : 1.0;
   if (args.family().divides_or_scales || args.family().corrected_router)
     scaling = args.needed_number("routed_scaling_factor");
   if (args.family().divides_or_scales && renormalises(args) && topk > 1) {
@@ -116,12 +117,25 @@ void add_router_scaling(ArgsWriter& args, i64 topk) {
 
 void add_groups(ArgsWriter& args, i64 topk) {
   const i64 groups = args.integer({"n_group"}), chosen = args.integer({"topk_group"});
-  if (groups <= 1) return;
   const std::string method = args.config.text({"topk_method"});
-  if (args.family().divides_or_scales && method != "group_limited_greedy") return;
-  if (chosen < 1 || chosen > groups)
+  constexpr std::string_view kByGroups = "group_limited_greedy";
+  if (args.family().divides_or_scales && method != kByGroups) {
+    if (method != "greedy")
+      args.warn(
+          "topk_method is '{}', where models of type '{}' have 'greedy' or '{}': transformers stops, and the "
+          "arguments choose among all experts",
+          method, args.family().model_type, kByGroups);
+    return;
+  }
+  if (groups > 0 && (chosen > groups || (chosen < 1 && groups > 1)))
     fail(ErrorCode::ConfigJson, {}, "config.json: n_group is {}, of which topk_group chooses {}{}", groups, chosen,
          args.config.has("topk_group") ? "" : " (the default of its class)");
+  if (groups <= 1) return;
+  if (!args.family().divides_or_scales && args.model.num_experts / groups < 2)
+    fail(ErrorCode::ConfigJson, {},
+         "config.json: n_group is {}, so that a group has one of {} experts; programs rank groups by the best two of "
+         "each, and stop",
+         groups, args.model.num_experts);
   args.add("moe_router_num_groups", groups);
   args.add("moe_router_group_topk", chosen);
   if (args.family().divides_or_scales)
@@ -293,9 +307,10 @@ void write_router(ArgsWriter& args, const ArgRow& row) {
          args.config.spelling({"num_experts_per_tok", "moe_topk", "moe_k"}), topk, args.model.num_experts);
   args.add(row.argument, topk);
   const std::string said = args.config.text({"scoring_func"});
+  const bool says_sigmoid = said == "sigmoid" && args.config.is_of_class("scoring_func");
   const bool sigmoid =
       args.family().scores == Scores::Sigmoid ||
-      (args.family().scores == Scores::AsConfigured && (args.has(DenseRole::CorrectionBias) || said == "sigmoid"));
+      (args.family().scores == Scores::AsConfigured && (args.has(DenseRole::CorrectionBias) || says_sigmoid));
   if (said == (sigmoid ? "softmax" : "sigmoid"))
     args.warn("{} is '{}', but models of type '{}' score experts by a {}, which is what the arguments say",
               args.config.spelling({"scoring_func"}), said, args.family().model_type, sigmoid ? "sigmoid" : "softmax");
@@ -388,6 +403,9 @@ void write_chunked_attention(ArgsWriter& args, const ArgRow& row) {
 
 void write_window(ArgsWriter& args, const ArgRow& row) {
   const i64 window = args.integer({"sliding_window"});
+  if (window == 0 && args.config.has("sliding_window"))
+    args.warn(
+        "sliding_window is 0, and transformers stops at a window of no tokens; null is what says that there is none");
   if (window <= 0) return;
   const std::vector<bool> sliding = sliding_layers(args);
   if (sliding.empty()) return;

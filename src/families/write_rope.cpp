@@ -1,6 +1,7 @@
 /// From config.json to the arguments of the rotary embedding.
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 
 #include "families/arg_steps.hpp"
@@ -13,7 +14,7 @@ namespace {
 std::optional<double> rope_number(ArgsWriter& args, std::string_view name, std::string_view beside = {}) {
   const std::string parameters = fmt::format("rope_parameters.{}", name),
                     scaling = fmt::format("rope_scaling.{}", name);
-  return args.config.number({parameters, scaling, beside});
+  return args.config.number({scaling, parameters, beside});
 }
 
 std::string rope_type(ArgsWriter& args) {
@@ -22,29 +23,65 @@ std::string rope_type(ArgsWriter& args) {
   return type == "deepseek_yarn" ? "yarn" : type;
 }
 
+/// The value as it stands in the text, with one spelling for a number; empty where the text does not say it.
+std::string said_once(ArgsWriter& args, const std::string& field) {
+  std::string text = args.config.said(field);
+  double number = 0;
+  if (const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+      error == std::errc() && end == text.data() + text.size())
+    return float_text(number);
+  std::ranges::replace(text, '"', '\'');
+  return text;
+}
+
 /// Programs differ in which of two values they take.
 void warn_of_two_ropes(ArgsWriter& args) {
   const auto compare = [&](const std::string& one, const std::string& other) {
-    if (!args.config.has(one) || !args.config.has(other)) return;
-    const auto text = [&](const std::string& field) {
-      const auto number = args.config.number({field});
-      return number ? float_text(*number) : fmt::format("'{}'", args.config.text({field}));
-    };
-    if (const std::string a = text(one), b = text(other); a != b)
+    const std::string a = said_once(args, one), b = said_once(args, other);
+    if (!a.empty() && !b.empty() && a != b)
       args.warn("config.json says {} {} and {} {}: programs differ in which they take", one, a, other, b);
   };
-  const auto in_both = [&](std::string_view one, std::string_view other, std::string_view name) {
-    compare(fmt::format("{}{}", one, name), fmt::format("{}{}", other, name));
+  const auto field = [](std::string_view object, std::string_view name) { return fmt::format("{}{}", object, name); };
+  const auto type_field = [&](std::string_view object) {
+    const std::string type = field(object, "rope_type");
+    return args.config.said(type).empty() ? field(object, "type") : type;
   };
   constexpr std::string_view kNew = "rope_parameters.", kOld = "rope_scaling.";
-  for (const std::string_view name : {"rope_theta", "partial_rotary_factor"}) {
-    in_both(kNew, "", name);
-    in_both(kOld, "", name);
+  for (const std::string_view object : {kNew, kOld}) {
+    for (const std::string_view name : {"rope_theta", "partial_rotary_factor"})
+      compare(field(object, name), std::string(name));
+    compare(field(object, "rope_type"), field(object, "type"));
   }
-  for (const std::string_view name : {"rope_type", "type", "rope_theta", "factor", "original_max_position_embeddings"})
-    in_both(kNew, kOld, name);
-  for (const std::string_view object : {kNew, kOld})
-    compare(fmt::format("{}rope_type", object), fmt::format("{}type", object));
+  compare(type_field(kNew), type_field(kOld));
+  constexpr std::string_view kNumbers[] = {"factor",          "original_max_position_embeddings",
+                                           "low_freq_factor", "high_freq_factor",
+                                           "mscale",          "mscale_all_dim",
+                                           "beta_fast",       "beta_slow",
+                                           "truncate",        "attention_factor"};
+  compare(field(kNew, "rope_theta"), field(kOld, "rope_theta"));
+  const bool has_both = !args.config.said(type_field(kNew)).empty() && !args.config.said(type_field(kOld)).empty();
+  for (const std::string_view name : kNumbers) {
+    compare(field(kNew, name), field(kOld, name));
+    if (const std::string a = said_once(args, field(kNew, name));
+        has_both && !a.empty() && args.config.said(field(kOld, name)).empty())
+      args.warn("config.json says {} {}, and nothing of it in rope_scaling, which transformers takes alone",
+                field(kNew, name), a);
+  }
+}
+
+/// A text has one position for all sections of a head, so that they change nothing; but they must be all of what is
+/// rotated.
+void check_sections(ArgsWriter& args, double part) {
+  constexpr std::string_view kField = "rope_parameters.mrope_section", kFormer = "rope_scaling.mrope_section";
+  if (!args.config.has(kField) && !args.config.has(kFormer)) return;
+  i64 sum = 0;
+  for (const i64 section : args.config.integers({kField, kFormer})) sum += section;
+  const auto rotated = std::lround(part * static_cast<double>(args.model.extent(Dim::HeadDim)));
+  if (2 * sum != rotated)
+    args.warn(
+        "the sections of mrope_section make {}, but half of the {} dimensions of a head that are rotated is {}: "
+        "transformers may stop",
+        sum, rotated, rotated / 2);
 }
 
 /// A layer whose word no argument is written for would be one that sees all tokens.
@@ -70,15 +107,16 @@ void warn_of_layer_words(ArgsWriter& args) {
 
 constexpr std::string_view kRotatedPart = "partial_rotary_factor";
 
-/// Returns whether the class of the family reads the field. What transformers does for a scaling (`rope_type`) reads it
-/// in every class.
-bool reads_rotated_part(ArgsWriter& args) {
-  const Family& family = args.family();
-  const std::string type = rope_type(args);
-  return (!type.empty() && type != "default") || !family.rotated_dims_field.empty() ||
-         std::ranges::any_of(family.args, [](std::span<const ArgRow> rows) {
-           return std::ranges::find(rows, kRotatedPart, &ArgRow::field) != rows.end();
-         });
+/// Latent attention rotates some dimensions of each head, which have a field of their own. The class of one family
+/// takes the part of the whole head, those of the others of what is rotated.
+void check_latent_part(ArgsWriter& args, double part) {
+  const i64 rope = args.integer({"qk_rope_head_dim"}), whole = rope + args.integer({"qk_nope_head_dim"});
+  const i64 head = args.config.integer({"head_dim"}) == whole ? whole : rope;
+  if (std::lround(part * static_cast<double>(head)) != rope)
+    args.warn(
+        "{} is {} of {} dimensions of a head, but qk_rope_head_dim {} is what Megatron-Core rotates; transformers may "
+        "stop",
+        kRotatedPart, float_text(part), head, rope);
 }
 
 /// Returns the part of each head that is rotated. Released MiniMax-M2 says it in dimensions.
@@ -87,7 +125,18 @@ double rotated_part(ArgsWriter& args) {
   if (const auto dim = args.config.number({args.family().rotated_dims_field}))
     part = *dim / static_cast<double>(args.model.extent(Dim::HeadDim));
   part = rope_number(args, kRotatedPart, kRotatedPart).value_or(part);
-  if (part == 1.0 || args.is_latent() || reads_rotated_part(args)) return part;
+  if (part == 1.0) return part;
+  if (args.is_latent()) {
+    check_latent_part(args, part);
+    return part;
+  }
+  if (!args.family().rotated_dims_field.empty() || args.config.is_of_class(kRotatedPart)) return part;
+  // What transformers does for a scaling reads the field in every class, and the class then turns whole heads.
+  if (const std::string type = rope_type(args); !type.empty() && type != "default") {
+    args.warn("{} is {} beside the scaling '{}', but models of type '{}' rotate whole heads: transformers stops",
+              kRotatedPart, float_text(part), type, args.model.model_type);
+    return part;
+  }
   args.warn(
       "{} is {} in config.json, but models of type '{}' do not read it: they rotate whole heads, and so do these "
       "arguments. If the model was trained otherwise, add --rotary-percent {}",
@@ -157,6 +206,13 @@ double original_positions(ArgsWriter& args) {
   return rope_number(args, "original_max_position_embeddings").value_or(args.needed_number("max_position_embeddings"));
 }
 
+/// Whether the range that YaRN corrects is rounded to whole numbers.
+bool is_truncated(ArgsWriter& args) {
+  constexpr std::string_view kNew = "rope_parameters.truncate", kOld = "rope_scaling.truncate";
+  const bool is_null = args.config.is_null(kNew) || args.config.is_null(kOld);
+  return args.config.flag({kNew, kOld}).value_or(!is_null);
+}
+
 void add_latent_yarn(ArgsWriter& args) {
   args.add("rope_type", "yarn");
   add_yarn_scales(args);
@@ -170,6 +226,10 @@ void add_latent_yarn(ArgsWriter& args) {
   check("original_max_position_embeddings", original_positions(args), 4096);
   check("beta_fast", rope_number(args, "beta_fast").value_or(32), 32);
   check("beta_slow", rope_number(args, "beta_slow").value_or(1), 1);
+  if (!is_truncated(args))
+    args.warn(
+        "truncate of the rotary embedding is false; Megatron-LM's latent attention rounds YaRN's range to whole "
+        "numbers, and no argument changes it: logits differ");
 }
 
 void add_yarn(ArgsWriter& args) {
@@ -177,8 +237,7 @@ void add_yarn(ArgsWriter& args) {
   args.add("yarn_original_max_position_embeddings", static_cast<i64>(original_positions(args)));
   args.add_float("yarn_beta_fast", rope_number(args, "beta_fast").value_or(32.0));
   args.add_float("yarn_beta_slow", rope_number(args, "beta_slow").value_or(1.0));
-  const bool truncate = args.config.flag({"rope_parameters.truncate", "rope_scaling.truncate"}).value_or(true);
-  args.flag(truncate ? "yarn_correction_range_round_to_int" : "no_yarn_correction_range_round_to_int");
+  args.flag(is_truncated(args) ? "yarn_correction_range_round_to_int" : "no_yarn_correction_range_round_to_int");
   args.flag("no_rope_fusion");
 }
 
@@ -196,6 +255,7 @@ void write_positions_of_heads(ArgsWriter& args, const ArgRow& row) {
   else
     args.warn("rope_theta is {}; --rotary-base takes whole numbers alone", float_text(theta));
   const double part = rotated_part(args);
+  check_sections(args, part);
   if (!args.is_latent() && part != 1.0) args.add_float("rotary_percent", part);
   const bool interleaved = args.family().interleaved_rope;
   if (interleaved) args.flag("rotary_interleaved");
