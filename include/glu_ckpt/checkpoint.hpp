@@ -185,6 +185,9 @@ class Source {
   /// Returns whether some of what was read, by any thread, may be NaN or infinite. Only a source that decodes or
   /// encodes knows better.
   virtual bool may_have_read_nan_or_infinity() const { return true; }
+  /// Returns whether a part of a tensor costs no more than its share of the whole. Not where a matrix is turned once it
+  /// is decoded: any part of it takes all of its codes.
+  virtual bool is_cheap_in_parts() const { return true; }
   /// Returns null where the format has nothing to check.
   virtual const ContentCheck* content_check() const = 0;
   /// Returns null where tensors are in no files, or in pieces of them.

@@ -86,6 +86,7 @@ class MergedSource final : public Source {
   }
 
   bool may_have_read_nan_or_infinity() const override { return true; }
+  bool is_cheap_in_parts() const override { return false; }
   const ContentCheck* content_check() const override { return checks_.get(); }
   const FileBacked* file_backed() const override { return nullptr; }
 

@@ -27,13 +27,6 @@ std::vector<std::size_t> decoded_outputs(const Conversion& conversion) {
   return {outputs.begin(), outputs.end()};
 }
 
-/// Returns whether the source makes its bytes. Then a part may cost as much as the whole: a row of cells for each row
-/// of codes, or all of a matrix that is turned.
-bool is_computed(const Conversion& conversion) {
-  const SourceAnswers& from = conversion.options.from;
-  return from.decode.has_value() || !from.encode.empty() || !from.merge.empty();
-}
-
 /// Orders the tasks of each file by the tensors that they are made of: the scales of a weight then follow its codes,
 /// which need the same bytes (EncodedSource keeps the scales until then). In the file all scales may come first.
 void order_by_source(std::vector<Task>& tasks, const Plan& plan) {
@@ -161,7 +154,7 @@ Moved move_pass(const Conversion& conversion, const ExpectedOutput& expected, co
   execution.log = &log;
   TaskPlan tasks = plan_tasks(plan, *conversion.backend, execution);
   if (!conversion.options.from.encode.empty()) order_by_source(tasks.tasks, plan);
-  if (is_computed(conversion)) tasks.workers.part_bytes = 0;
+  if (!conversion.source.source->is_cheap_in_parts()) tasks.workers.part_bytes = 0;
   tasks.tasks = share_tasks(std::move(tasks.tasks), plan, ranks);
   const auto run = [&] {
     TaskQueue queue(ranks, task_bytes(tasks.tasks), files_of(tasks.tasks, plan));

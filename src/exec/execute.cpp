@@ -201,9 +201,7 @@ class Execution {
   RangeSums run(std::span<const Task> tasks, TaskQueue& queue) {
     parallel_until(
         worker_plan_.workers, [&](int number) { return queue.next(number); },
-        [&](std::size_t index, int number) {
-          work(tasks[index], number, queue.is_alone(number) ? worker_plan_.part_bytes : 0);
-        },
+        [&](std::size_t index, int number) { work(tasks[index], number); },
         [&](std::size_t index) { announce(tasks[index]); });
     RangeSums total;
     for (const RangeSums& sum : sums_) total += sum;
@@ -213,7 +211,7 @@ class Execution {
  private:
   bool has_clones(const Task& task) const { return options_.clones != nullptr && options_.clones->has(task.tensor); }
 
-  void work(const Task& task, int number, i64 part_bytes) {
+  void work(const Task& task, int number) {
     // Made by the thread that uses it: a GPU is chosen for each thread.
     auto& worker = workers_[static_cast<std::size_t>(number)];
     if (!worker) worker = backend_.make_worker(number, worker_plan_.buffer_bytes);
@@ -222,7 +220,7 @@ class Execution {
     const auto log_done = [&] {
       if (options_.log != nullptr && done.bytes() > 0) options_.log->add(done);
     };
-    for (const Task& part : parts_of(task, part_bytes)) {
+    for (const Task& part : parts_of(task)) {
       permit.acquire();
       DoneRange written{part.tensor, part.begin, part.end, {}};
       const std::span<const std::byte> bytes = produce(*worker, part, written.sums);
@@ -241,12 +239,13 @@ class Execution {
     log_done();
   }
 
-  /// The parts of a task that are made and written one after the other: what clones leave of it, or `part_bytes` at a
-  /// time.
-  std::vector<Task> parts_of(const Task& task, i64 part_bytes) const {
+  /// The parts of a task that are made and written one after the other: what clones leave of it, or
+  /// WorkerPlan::part_bytes at a time.
+  std::vector<Task> parts_of(const Task& task) const {
     if (has_clones(task))
       return cut_tasks(plan_, task.tensor, options_.clones->written(task.tensor, task.begin, task.end), backend_,
                        worker_plan_.buffer_bytes, options_.output_leaves);
+    const i64 part_bytes = worker_plan_.part_bytes;
     if (part_bytes == 0 || task.short_runs) return {task};
     std::vector<Task> parts;
     for (i64 begin = task.begin; begin < task.end;) {

@@ -23,7 +23,7 @@ struct Task {
 struct WorkerPlan {
   int workers = 1;
   i64 buffer_bytes = 0;
-  /// A worker that has a file alone makes a task in parts of so many bytes; 0 where it makes each as a whole.
+  /// A worker makes a task in parts of so many bytes, which stay in its cache; 0 where it makes each as a whole.
   i64 part_bytes = 0;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <new>
 
 #include "core/checked_math.hpp"
@@ -53,7 +54,8 @@ OutputFile::OutputFile(const fs::path& path, StagedMode mode, const OutputFileOp
     else
       file_.set_size(bytes());
   }
-  direct_ = File::open_direct(file_.path());
+  // A file system in memory has no disk to write to past the cache, though some take the flag.
+  if (options_.space != Space::Never) direct_ = File::open_direct(file_.path());
   use_direct_ = direct_.is_open();
   if (options_.hash_memory != nullptr)
     hasher_ = std::make_unique<DataHasher>(bytes() - header_bytes(), *options_.hash_memory);
@@ -148,6 +150,9 @@ void OutputFile::write_direct(std::span<const std::byte> from, i64 offset) {
 
 void OutputFile::write_buffered(std::span<const std::byte> from, i64 offset) {
   if (from.empty()) return;
+  // Where writes are copies, threads that wait in the kernel for the file's lock spin beside the one that copies.
+  std::unique_lock<std::mutex> turn(turn_, std::defer_lock);
+  if (options_.space == Space::Never) turn.lock();
   file_.pwrite_exact(from, offset);
   // Edges are left out: their page would be under way to the disk when its other half comes.
   if (from.size() >= kMinDirectBytes) file_.start_writeback(offset, static_cast<i64>(from.size()));

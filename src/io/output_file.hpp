@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <vector>
@@ -103,6 +104,8 @@ class OutputFile {
   File file_;
   File direct_;
   std::atomic<bool> use_direct_{false};
+  /// Whose turn it is to write, where all writes are copies.
+  std::mutex turn_;
   /// It is null where the data are not hashed.
   std::unique_ptr<DataHasher> hasher_;
   Hash128 header_hash_;

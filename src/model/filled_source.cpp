@@ -54,6 +54,7 @@ class FilledSource final : public WrappedSource {
   bool may_have_read_nan_or_infinity() const override {
     return WrappedSource::may_have_read_nan_or_infinity() || other_->may_have_read_nan_or_infinity();
   }
+  bool is_cheap_in_parts() const override { return WrappedSource::is_cheap_in_parts() && other_->is_cheap_in_parts(); }
   const ContentCheck* content_check() const override { return checks_.get(); }
 
  private:

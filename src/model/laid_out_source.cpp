@@ -52,6 +52,7 @@ class LaidOutSource final : public Source {
   }
 
   bool may_have_read_nan_or_infinity() const override { return stored_->may_have_read_nan_or_infinity(); }
+  bool is_cheap_in_parts() const override { return stored_->is_cheap_in_parts(); }
   const ContentCheck* content_check() const override { return stored_->content_check(); }
   const FileBacked* file_backed() const override { return nullptr; }
 

@@ -37,6 +37,7 @@ class UnwrappedSource final : public Source {
   void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const override {
     stored_->read_scattered(tensor, offset, pieces);
   }
+  bool is_cheap_in_parts() const override { return stored_->is_cheap_in_parts(); }
   const ContentCheck* content_check() const override { return stored_->content_check(); }
   const FileBacked* file_backed() const override { return stored_->file_backed(); }
   std::vector<u32> files_of(std::size_t tensor) const override { return stored_->files_of(tensor); }

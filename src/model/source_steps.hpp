@@ -19,6 +19,7 @@ class WrappedSource : public Source {
 
   const CheckpointInfo& info() const override { return info_; }
   bool may_have_read_nan_or_infinity() const override { return stored_->may_have_read_nan_or_infinity(); }
+  bool is_cheap_in_parts() const override { return stored_->is_cheap_in_parts(); }
   const ContentCheck* content_check() const override { return stored_->content_check(); }
   const FileBacked* file_backed() const override { return nullptr; }
 

@@ -405,6 +405,11 @@ class DecodedSource final : public Source {
   }
 
   bool may_have_read_nan_or_infinity() const override { return met_special_; }
+  bool is_cheap_in_parts() const override {
+    return source_->is_cheap_in_parts() &&
+           std::ranges::none_of(quantization_.tensors,
+                                [](const QuantizedTensor& weight) { return weight.transposed || is_in_words(weight); });
+  }
 
   void read_unrounded(std::size_t tensor, i64 first, std::span<float> low, std::span<float> high) const {
     const QuantizedTensor& weight = weight_of(entries_.at(tensor));

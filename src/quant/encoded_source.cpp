@@ -94,6 +94,8 @@ class EncodedSource final : public Source {
 
   /// Weights that are not finite are refused.
   bool may_have_read_nan_or_infinity() const override { return false; }
+  /// All of a row of cells is read for each row of its codes.
+  bool is_cheap_in_parts() const override { return false; }
   const ContentCheck* content_check() const override { return source_->content_check(); }
   const FileBacked* file_backed() const override { return nullptr; }
 

@@ -224,6 +224,7 @@ class RecastSource final : public Source {
     }
   }
 
+  bool is_cheap_in_parts() const override { return source_->is_cheap_in_parts(); }
   const ContentCheck* content_check() const override { return source_->content_check(); }
   const FileBacked* file_backed() const override { return nullptr; }
   std::vector<u32> files_of(std::size_t tensor) const override {

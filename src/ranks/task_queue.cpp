@@ -57,14 +57,6 @@ i64 TaskQueue::next(int worker) {
   return lane->tasks[lane->given++];
 }
 
-bool TaskQueue::is_alone(int worker) {
-  const auto number = static_cast<std::size_t>(worker);
-  const std::lock_guard lock(mutex_);
-  // Another worker may have begun the next chunk.
-  const Lane* const lane = number < lane_of_.size() ? lane_of_[number] : nullptr;
-  return lane != nullptr && lane->workers == 1;
-}
-
 /// Sorts the tasks of the next chunk by file. False where there is none.
 bool TaskQueue::take_chunk() {
   const i64 chunk = ranks_.take();

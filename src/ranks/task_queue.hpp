@@ -36,8 +36,6 @@ class TaskQueue {
   /// The next task of `worker`, whose number is less than kMaxWorkers; -1 where there are no more, or a rank has
   /// stopped all. Thread safe.
   i64 next(int worker);
-  /// Returns true where no other worker is at the file that `worker` got its last task of. Thread safe.
-  bool is_alone(int worker);
   /// Gives no more. Thread safe.
   void close();
 

@@ -215,6 +215,61 @@ WeightAxes axes_of(const TurnedCase& one, Axes axes) {
   return {{0, place}};
 }
 
+/// Counts what is read of one of its tensors.
+class CountedSource final : public Source {
+ public:
+  CountedSource(const std::vector<MemoryTensor>& tensors, i64& bytes) : source_(tensors), bytes_(bytes) {}
+  void count(std::size_t tensor) { counted_ = tensor; }
+
+  const CheckpointInfo& info() const override { return source_.info(); }
+  const ContentCheck* content_check() const override { return nullptr; }
+  const FileBacked* file_backed() const override { return nullptr; }
+  void read_scattered(std::size_t tensor, i64 offset, std::span<const std::span<std::byte>> pieces) const override {
+    for (const std::span<std::byte> piece : pieces) bytes_ += tensor == counted_ ? std::ssize(piece) : 0;
+    source_.read_scattered(tensor, offset, pieces);
+  }
+
+ private:
+  MemorySource source_;
+  std::size_t counted_ = 0;
+  i64& bytes_;
+};
+
+/// Reads what is decoded in parts of eight rows; returns whether the source says that this costs no more, and whether
+/// it read its codes once.
+std::pair<bool, bool> cheap_in_parts(const std::vector<MemoryTensor>& tensors, const QuantConfig& config,
+                                     const WeightAxes& axes, i64 part_rows) {
+  i64 bytes = 0;
+  auto counted = std::make_unique<CountedSource>(tensors, bytes);
+  Quantization found = find_quantized(counted->inventory(), config, axes);
+  found.tensors.at(0).part_rows = part_rows;
+  const std::size_t codes = found.tensors.at(0).weight;
+  counted->count(codes);
+  const i64 stored = counted->inventory().tensors.at(codes).bytes;
+  const auto source = decode_source(std::move(counted), std::move(found), Dtype::BF16, DecodePath::Fast);
+  const TensorRef& tensor = source->inventory().tensors.at(0);
+  std::vector<std::byte> part(static_cast<std::size_t>(8 * 2 * tensor.shape.back()));
+  for (i64 at = 0; at < tensor.bytes; at += std::ssize(part)) {
+    part.resize(static_cast<std::size_t>(std::min(std::ssize(part), tensor.bytes - at)));
+    source->read(0, at, part);
+  }
+  return {source->is_cheap_in_parts(), bytes == stored};
+}
+
+TEST(DecodedSource, PartsAreCheapWhereCodesAreReadOnce) {
+  int cheap = 0, dear = 0;
+  for (const TurnedCase& one : turned_cases()) {
+    const WeightAxes axes = one.by_naming ? axes_of(one, Axes::InOut) : WeightAxes{};
+    const auto straight = cheap_in_parts(one.straight, one.config, axes_of(one, Axes::OutIn), one.part_rows);
+    const auto turned = cheap_in_parts(one.turned, one.config, axes, one.part_rows);
+    EXPECT_EQ(straight.first, straight.second) << one.name;
+    EXPECT_EQ(turned.first, turned.second) << one.name << ", turned";
+    for (const bool is_cheap : {straight.first, turned.first}) ++(is_cheap ? cheap : dear);
+  }
+  EXPECT_GT(cheap, 0);
+  EXPECT_GT(dear, 0);
+}
+
 TEST(DecodedSource, WhatIsTurnedDecodesToTheTranspose) {
   for (const TurnedCase& one : turned_cases())
     for (const Dtype to : {Dtype::BF16, Dtype::F32})

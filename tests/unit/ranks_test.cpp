@@ -29,32 +29,14 @@ TEST(SingleRank, GivesEachWorkerAFile) {
   EXPECT_EQ(queue.next(0), 0);
   EXPECT_EQ(queue.next(1), 1);
   EXPECT_EQ(queue.next(0), 3);
-  EXPECT_TRUE(queue.is_alone(0));
   EXPECT_EQ(queue.next(0), 2);
   EXPECT_EQ(queue.next(0), 5);
   EXPECT_EQ(queue.next(0), 4);
-  EXPECT_FALSE(queue.is_alone(0));
-  EXPECT_FALSE(queue.is_alone(1));
   EXPECT_EQ(queue.next(1), 6);
   EXPECT_EQ(queue.next(0), 7);
   EXPECT_EQ(queue.next(1), 8);
   EXPECT_EQ(queue.next(1), -1);
   EXPECT_EQ(queue.next(0), -1);
-}
-
-/// While a worker is at its task, another one may begin the next chunk.
-TEST(ThreadRanks, AWorkerOfTheChunkBeforeIsNotAlone) {
-  run_thread_ranks(2, [](Ranks& ranks) {
-    std::vector<std::size_t> files(64);
-    for (std::size_t task = 0; task < files.size(); ++task) files[task] = task % 2;
-    TaskQueue queue(ranks, std::vector<i64>(files.size(), 1), files);
-    for (int turn = 0; turn < 64; ++turn) {
-      if (queue.next(7) < 0) break;
-      while (queue.next(0) >= 0 && queue.is_alone(7)) {
-      }
-      EXPECT_FALSE(queue.is_alone(9));
-    }
-  });
 }
 
 TEST(SingleRank, GivesTasksInOrderWhereNoFilesAreGiven) {
