@@ -3,7 +3,9 @@
 #include <vector>
 
 #include "core/checked_math.hpp"
+#include "core/config_json.hpp"
 #include "core/fail.hpp"
+#include "core/json.hpp"
 #include "layout/expert_block.hpp"
 #include "layout/optimizer_names.hpp"
 #include "layout/recognize_steps.hpp"
@@ -140,10 +142,25 @@ BlockShape check_state(ExpertBlock block, BlockParts parts, const BlockShape& mo
   return {std::move(block), std::move(parts), {}, model.scale_rows, model.intermediate};
 }
 
+/// F of the routed experts, by which the odd one of an FC1 and an FC2 is told.
+std::optional<i64> said_width(const std::string& config) {
+  constexpr int kDepth = 64;
+  const JsonDocument document(config, kDepth);
+  if (config.empty() || document.fault() || document.root().kind() != JsonKind::Object) return std::nullopt;
+  const JsonValue language = find_text_config(document.root()).value_or(document.root());
+  const auto width = language.find<i64>("moe_intermediate_size");
+  return width ? width : language.find<i64>("intermediate_size");
+}
+
 class BlockCollector {
  public:
-  BlockCollector(const KeyGroups& keys, const Naming& naming, std::optional<i64> num_experts, i64 scale_rows)
-      : keys_(keys), inventory_(keys.inventory()), naming_(naming), num_experts_(num_experts), scale_rows_(scale_rows) {
+  BlockCollector(const KeyGroups& keys, const Naming& naming, const ModelHints& hints, i64 scale_rows)
+      : keys_(keys),
+        inventory_(keys.inventory()),
+        naming_(naming),
+        num_experts_(hints.num_experts),
+        expert_width_(said_width(hints.config)),
+        scale_rows_(scale_rows) {
     for (std::size_t i = 0; i < inventory_.tensors.size(); ++i)
       if (tensor(i).name.ends_with(naming_.router)) routers_.emplace(tensor(i).name, i);
   }
@@ -172,9 +189,12 @@ class BlockCollector {
   void add_block(BlockDraft draft, bool counted) {
     const std::optional<std::pair<i64, i64>> router = router_shape(draft.block);
     const bool shard = !shard_folder(draft.block.scope).empty();
-    BlockContext context{&inventory_, &naming_, shard, counted ? router : std::nullopt, std::nullopt, scale_rows_};
-    if (counted && !shard && draft.block.set == ExpertSet::Routed && draft.block.stack == "decoder")
+    BlockContext context{&inventory_,  &naming_,     shard,      counted ? router : std::nullopt,
+                         std::nullopt, std::nullopt, scale_rows_};
+    if (counted && !shard && draft.block.set == ExpertSet::Routed && draft.block.stack == "decoder") {
       context.num_experts = num_experts_;
+      context.expert_width = expert_width_;
+    }
     found_.shapes.push_back(check_block(std::move(draft.block), std::move(draft.parts), context));
   }
 
@@ -257,6 +277,7 @@ class BlockCollector {
   const Inventory& inventory_;
   const Naming& naming_;
   std::optional<i64> num_experts_;
+  std::optional<i64> expert_width_;
   i64 scale_rows_;
   CollectedBlocks found_;
   std::map<std::tuple<std::string, i64, ExpertSet>, std::vector<std::size_t>> weights_by_layer_;
@@ -268,9 +289,9 @@ class BlockCollector {
 
 }  // namespace
 
-CollectedBlocks collect_blocks(const KeyGroups& keys, const Naming& naming, std::optional<i64> num_experts,
+CollectedBlocks collect_blocks(const KeyGroups& keys, const Naming& naming, const ModelHints& hints,
                                std::optional<i64> num_hidden_layers, i64 scale_rows) {
-  return BlockCollector(keys, naming, num_experts, scale_rows).run(num_hidden_layers);
+  return BlockCollector(keys, naming, hints, scale_rows).run(num_hidden_layers);
 }
 
 }  // namespace glu_ckpt

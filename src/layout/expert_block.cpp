@@ -330,9 +330,28 @@ class BlockChecker {
     const bool gated = shape_.block.glu.kind != Glu::Kind::None;
     const i64 rows = role == Role::GateUp && gated ? 2 * intermediate : intermediate;
     if (fc1 == MatrixShape{rows, hidden}) return;
+    blame_down(fc1, role, intermediate);
     bad_shape(ref,
               fmt::format("{} beside an FC2 with F = {}, H = {}",
                           expected_text(fmt::format("{}", rows), fmt::format("{}", hidden)), intermediate, hidden));
+  }
+
+  /// Refuses the FC2 where that is the odd one: the FC1s agree with each other, with the other experts, or with
+  /// config.json.
+  void blame_down(const MatrixShape& fc1, Role role, i64 intermediate) const {
+    const std::size_t expert = shape_.intermediate.size() - 1;
+    const i64 width = role == Role::GateUp && shape_.block.glu.kind != Glu::Kind::None ? fc1.rows / 2 : fc1.rows;
+    if (fc1.cols != shape_.block.hidden_size || width == intermediate) return;
+    const PartTensors* up = role == Role::Gate ? weights_of(Role::Up) : nullptr;
+    const bool as_up =
+        up != nullptr && matrix_shape(tensor((*up)[expert].second), grouped(), shape_.codes.at(Role::Up)) == fc1;
+    const bool as_before = expert > 0 && shape_.intermediate.front() == width;
+    const std::optional<i64> said = shape_.block.set == ExpertSet::Routed ? context_.expert_width : std::nullopt;
+    if (said ? *said != width : !as_up && !as_before) return;
+    bad_shape(tensor((*weights_of(Role::Down))[expert].second),
+              fmt::format("{} beside an FC1 with F = {}, H = {}{}",
+                          expected_text(fmt::format("{}", fc1.cols), fmt::format("{}", width)), width, fc1.cols,
+                          said ? ", which is what config.json says" : ""));
   }
 
   bool flat_weights() const {

@@ -28,6 +28,8 @@ struct BlockContext {
   std::optional<std::pair<i64, i64>> router_shape;
   /// E as config.json says, for blocks that it speaks about.
   std::optional<i64> num_experts;
+  /// F of the routed experts as config.json says, for blocks that it speaks about.
+  std::optional<i64> expert_width = std::nullopt;
   /// Rows of the blocks that FP8 weights have scales for.
   i64 scale_rows = 128;
 };

@@ -116,8 +116,7 @@ class Recognizer {
   }
 
   void collect() {
-    CollectedBlocks found =
-        collect_blocks(keys_, *result_.naming, hints_.num_experts, result_.num_hidden_layers, scale_rows());
+    CollectedBlocks found = collect_blocks(keys_, *result_.naming, hints_, result_.num_hidden_layers, scale_rows());
     shapes_ = std::move(found.shapes);
     num_weight_blocks_ = found.num_weight_blocks;
     misfits_ = std::move(found.misfits);

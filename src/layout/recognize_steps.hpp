@@ -18,8 +18,8 @@ struct CollectedBlocks {
   std::vector<std::size_t> misfits;
 };
 
-/// `num_experts` and `num_hidden_layers` as config.json says. Throws the expert errors.
-CollectedBlocks collect_blocks(const KeyGroups& keys, const Naming& naming, std::optional<i64> num_experts,
+/// `num_hidden_layers` and what the hints know of experts are as config.json says. Throws the expert errors.
+CollectedBlocks collect_blocks(const KeyGroups& keys, const Naming& naming, const ModelHints& hints,
                                std::optional<i64> num_hidden_layers, i64 scale_rows);
 
 struct ChosenNaming {
