@@ -26,7 +26,10 @@ OutputModel output_model(const Conversion& conversion, const Record& record) {
     model.inventory.tensors.push_back(
         {output.name, output.dtype, output.shape, output.bytes, output.shard, output.offset});
   for (u32 shard = 0; shard < plan.num_shards; ++shard) model.inventory.files.push_back(fmt::format("shard {}", shard));
-  model.recognition = recognize_model(model.inventory, conversion.source.hints, record, {});
+  // The output has a megatron_args.txt of its own, which says the order that its record does.
+  ModelHints hints = conversion.source.hints;
+  hints.listed = {};
+  model.recognition = recognize_model(model.inventory, hints, record, {});
   if (!conversion.unlike_copies.empty()) take_as_own(conversion.unlike_copies, model.inventory, model.recognition);
   if (!model.recognition.idle.empty())
     settle_idle_like(conversion.source, plan.zeros, model.inventory, model.recognition);

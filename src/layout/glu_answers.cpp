@@ -54,12 +54,18 @@ std::string GluAnswers::name_of(const GluAnswer& answer) const {
 }
 
 /// The record knows what was converted since the trainer saved its arguments. A megatron_args.txt is no part of the
-/// checkpoint, and may be another run's: it must not contradict what that saved.
+/// checkpoint, and may be another run's: it must contradict neither.
 GluAnswer GluAnswers::settled(const std::optional<Glu>& asked, std::string_view option, const std::string& key,
                               const ArgumentOrders& said) const {
   GluAnswer answer{asked, std::nullopt, kByRecord, option, key};
   if (record_.contains(key) || (said.trained.empty() && said.listed.empty())) {
     answer.recorded = recorded(key);
+    if (answer.recorded && !said.listed.empty() && parse_glu(said.listed) != *answer.recorded)
+      fail(ErrorCode::GluConflict, {},
+           "the record says {}, but {} {}. Both cannot be true of these tensors; find out which one is. Where the "
+           "record "
+           "is right, mend {} or put it elsewhere; where it is wrong, `glu-ckpt stamp PATH --remove` takes it out",
+           to_string(*answer.recorded), said_by(kByFile), said.listed, kByFile);
     return answer;
   }
   answer.by = said.trained.empty() ? kByFile : kByArguments;

@@ -114,9 +114,12 @@ TEST_F(GluAnswers, MegatronArgsAnswerWhereNothingElseDoes) {
   EXPECT_EQ(to_string(found.glu), "interleaved:4");
   EXPECT_EQ(found.glu_source, "megatron_args.txt");
   EXPECT_EQ(listed("megatron", true, say(interleaved(4)), {}).glu_source, "option");
-  found = listed("megatron", true, {}, {{"glu", "interleaved:6"}});
-  EXPECT_EQ(to_string(found.glu), "interleaved:6");
+  found = listed("megatron", true, {}, {{"glu", "interleaved:4"}});
+  EXPECT_EQ(to_string(found.glu), "interleaved:4");
   EXPECT_EQ(found.glu_source, "record");
+  expect_error(
+      ErrorCode::GluConflict, [&] { listed("megatron", true, {}, {{"glu", "interleaved:6"}}); },
+      "the record says interleaved:6, but megatron_args.txt says interleaved:4");
   EXPECT_EQ(listed("megatron", true, {}, {}, "interleaved:4").glu_source, "arguments");
   expect_error(
       ErrorCode::GluConflict, [&] { listed("megatron", true, say(contiguous()), {}); },
@@ -131,6 +134,7 @@ TEST_F(GluAnswers, MegatronArgsAnswerWhereNothingElseDoes) {
       "megatron_args.txt says interleaved:5");
   // What was made of a checkpoint for Megatron may lie beside its arguments.
   EXPECT_EQ(listed("hf:mixtral", false, {}, {}).glu_source, "naming");
+  EXPECT_EQ(to_string(listed("hf:mixtral", false, {}, {{"glu", "split"}}).glu), "split");
 }
 
 TEST_F(GluAnswers, AnswersThatTheTensorsContradict) {
