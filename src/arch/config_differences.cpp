@@ -43,6 +43,7 @@ class ComparedFields {
     const JsonValue root = document_.root();
     add_object(root);
     if (const auto inner = find_text_config(root)) add_object(*inner);
+    add_sections(root, "");
     const JsonValue language = find_text_config(root).value_or(root);
     type_ = std::string(language.find<std::string_view>("model_type").value_or(""));
     values_.try_emplace("rope_type", "'default'");
@@ -79,6 +80,21 @@ class ComparedFields {
       for (const auto& [key, value] : inner->members())
         if (value.kind() != JsonKind::Object && value.kind() != JsonKind::Array)
           values_[fmt::format("{}.{}", kQuantization, key)] = value_text(value);
+  }
+
+  /// What sees, hears and talks beside the language model has an object of its own ("vision_config.depth").
+  void add_sections(const JsonValue& object, const std::string& prefix) {
+    constexpr std::string_view kSection = "_config", kText = "text_config", kThinker = "thinker_config";
+    for (const auto& [key, section] : object.members()) {
+      const bool is_language = key == kText && (prefix.empty() || prefix == fmt::format("{}.", kThinker));
+      if (section.kind() != JsonKind::Object || !key.ends_with(kSection) || key == kQuantization || is_language)
+        continue;
+      const std::string inside = prefix + std::string(key) + ".";
+      for (const auto& [field, value] : section.members())
+        if (value.kind() != JsonKind::Object && !has_no_say(field))
+          values_[inside + std::string(field)] = value_text(value);
+      add_sections(section, inside);
+    }
   }
 
   /// There may be an object for each kind of layer.

@@ -173,6 +173,8 @@ constexpr auto kNeverNull = std::to_array<std::string_view>({
     "use_qk_norm",
     "decoder_sparse_step",
     "use_sliding_window",
+    "use_conv_bias",
+    "mamba_proj_bias",
 });
 
 /// Fields of a class that may be null: "none", "all", or what other fields decide.

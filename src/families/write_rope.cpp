@@ -57,13 +57,13 @@ void warn_of_two_ropes(ArgsWriter& args) {
                                            "low_freq_factor", "high_freq_factor",
                                            "mscale",          "mscale_all_dim",
                                            "beta_fast",       "beta_slow",
-                                           "truncate",        "attention_factor"};
-  compare(field(kNew, "rope_theta"), field(kOld, "rope_theta"));
+                                           "truncate",        "attention_factor",
+                                           "rope_theta"};
   const bool has_both = !args.config.said(type_field(kNew)).empty() && !args.config.said(type_field(kOld)).empty();
   for (const std::string_view name : kNumbers) {
     compare(field(kNew, name), field(kOld, name));
     if (const std::string a = said_once(args, field(kNew, name));
-        has_both && !a.empty() && args.config.said(field(kOld, name)).empty())
+        has_both && !a.empty() && args.config.said(field(kOld, name)).empty() && args.config.said(name).empty())
       args.warn("config.json says {} {}, and nothing of it in rope_scaling, which transformers takes alone",
                 field(kNew, name), a);
   }

@@ -461,11 +461,49 @@ LISTED = [
 
 
 
+def with_line(line: str):
+    """Returns a check that adds a line to OUT's megatron_args.txt."""
+
+    def check(out: pathlib.Path) -> str:
+        with open(out / "megatron_args.txt", "a") as file:
+            file.write(line)
+        return ""
+
+    return check
+
+
+# The record and the arguments beside it are of one conversion.
+RECORDED = [
+    Case("whole/qwen3_moe", "hf", [
+        Run(TO_MEGATRON, check=with_line("--moe-mlp-glu-interleave-size 4\n")),
+        Run("convert OUT OUT2 --to hf", 4, says=r"the record says contiguous, but megatron_args\.txt says interleaved:4.*"
+            r"stamp PATH --remove.*\[glu-conflict\]"),
+        Run("inspect OUT --strict", 4, says="record says contiguous, but megatron_args"),
+    ], note="a record and other arguments"),
+    Case("whole/qwen3_moe", "hf", [
+        Run(TO_MEGATRON + " --glu interleaved:4"), Run("convert OUT OUT2 --glu contiguous"), Run("verify SRC OUT2"),
+    ], note="a record and its own arguments"),
+]
+
+
 def config_of_out(**fields):
     """Returns a check that changes OUT's config.json."""
 
     def check(out: pathlib.Path) -> str:
         config_changed(**fields)(out)
+        return ""
+
+    return check
+
+
+def vision_of_out(**fields):
+    """Returns a check that changes the vision_config of OUT's config.json."""
+
+    def check(out: pathlib.Path) -> str:
+        path = out / "config.json"
+        config = json.loads(path.read_text())
+        config["vision_config"].update(fields)
+        path.write_text(json.dumps(config))
         return ""
 
     return check
@@ -485,6 +523,12 @@ CONFIGURED = [
         Run("digest SRC OUT", says="have one digest.*rms_norm_eps is 1e-06 in the first and 1e-05 in the other"),
         Run("digest SRC OUT --json", says=r'"config_differences":\[\{"path_a":.*"field":"rms_norm_eps"'),
     ], note="another epsilon"),
+    Case("whole/glm4v_moe", "hf", [
+        Run(COPY, check=vision_of_out(num_heads=1, initializer_range=0.5)),
+        Run("verify SRC OUT", says=r"^equal.*\n(.*\n)?.*vision_config\.num_heads is \d+ in A and 1 in B\n",
+            never_says="initializer_range"),
+        Run("diff SRC OUT", says=r"vision_config\.num_heads is \d+ in A and 1 in B"),
+    ], note="another vision_config"),
     Case("whole/qwen3_moe", "hf", [
         Run(COPY, check=config_of_out(**SAME_SAY)),
         Run("verify SRC OUT", says="^equal", never_says="config.json"),
@@ -495,4 +539,4 @@ CONFIGURED = [
     ], note="a config.json that says the same"),
 ]
 
-CASES = CONFIGURED + LISTED + UNREADABLE + WARNINGS + IGNORED + CONTRADICTIONS + OPTIMIZER + TYPED
+CASES = CONFIGURED + RECORDED + LISTED + UNREADABLE + WARNINGS + IGNORED + CONTRADICTIONS + OPTIMIZER + TYPED

@@ -305,7 +305,7 @@ FAMILIES = [
     Family("jamba", "feed_forward.experts.{E}.gate_proj.weight", "feed_forward.experts.{E}.up_proj.weight",
            "feed_forward.experts.{E}.down_proj.weight", "feed_forward.experts.", config=LOCAL,
            renamed={"feed_forward.router.weight": ("feed_forward.router.weight", ROUTER)}),
-    Family("solar_open", *PROJ, config=MOE, shared=("mlp.shared_experts.gate_proj.weight",) * 2, renamed={
+    Family("solar_open", *PROJ, config=MOE, shared=("mlp.shared_experts.gate_proj.weight",) * 2, shared_rows=Family.F, renamed={
         "mlp.gate.weight": ("mlp.gate.weight", ROUTER),
         "mlp.gate.e_score_correction_bias": ("mlp.gate.e_score_correction_bias", [E])}),
     Family("qwen3_moe", *PROJ, config=MOE, renamed={

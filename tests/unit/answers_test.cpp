@@ -118,7 +118,10 @@ TEST_F(GluAnswers, MegatronArgsAnswerWhereNothingElseDoes) {
   EXPECT_EQ(to_string(found.glu), "interleaved:4");
   EXPECT_EQ(found.glu_source, "record");
   expect_error(
-      ErrorCode::GluConflict, [&] { listed("megatron", true, {}, {{"glu", "interleaved:6"}}); },
+      ErrorCode::GluConflict,
+      [&] {
+        listed("megatron", true, {}, {{"glu", "interleaved:6"}});
+      },
       "the record says interleaved:6, but megatron_args.txt says interleaved:4");
   EXPECT_EQ(listed("megatron", true, {}, {}, "interleaved:4").glu_source, "arguments");
   expect_error(
