@@ -125,12 +125,14 @@ IGNORED = [
     )
 ] + [
     Case("trained_arguments_ignored", "src_offset", refused_by_name(name),
-         change=args_changed(glu_linear_offset=0.0, **{name: value}), note=name)
-    for name, value in {
-        "apply_residual_connection_post_layernorm": True, "softmax_scale": 0.1, "moe_expert_capacity_factor": 1.0,
-        "mrope_section": [8, 4, 4], "rotary_of_tomorrow": 2.5, "moe_router_load_balancing_type": ["sinkhorn"],
-        "moe_latent_size": 16, "window_size": (7, 0), "squared_relu": True, "qk_l2_norm": True,
-    }.items()
+         change=args_changed(glu_linear_offset=0.0, **{name: value}), note=f"{name} {value}")
+    for name, value in (
+        ("apply_residual_connection_post_layernorm", True), ("softmax_scale", 0.1), ("moe_expert_capacity_factor", 1.0),
+        ("mrope_section", [8, 4, 4]), ("rotary_of_tomorrow", 2.5), ("moe_router_load_balancing_type", ["sinkhorn"]),
+        ("moe_latent_size", 16), ("window_size", (7, 0)), ("squared_relu", True), ("qk_l2_norm", True),
+        # Of another type than Megatron-LM has, or what forces the routing.
+        ("window_size", 128), ("window_size", "x"), ("moe_router_force_biased", 2.5),
+    )
 ] + [
     Case("trained_arguments_ignored", "src_offset", [Run("convert SRC OUT --to hf", 0, says=r"loads in +(Megatron|transformers)")],
          change=args_changed(**{
