@@ -88,7 +88,10 @@ class PartFinder {
   }
 
   i64 found() const { return found_; }
-  bool is_described() const { return fields_.are_there(); }
+  /// A section without the number of layers says nothing of the part.
+  bool is_described() const {
+    return fields_.are_there() && (part_.count.empty() || fields_.number(part_.count).has_value());
+  }
   const std::vector<std::string>& missing() const { return missing_; }
   const std::vector<DenseMisfit>& misfits() const { return misfits_; }
 

@@ -101,6 +101,28 @@ constexpr BesideKey kOmniPredictorKeys[] = {
     {"model.layers.{N}.self_attn.v_proj.weight", "num_key_value_heads*head_dim, hidden_size"},
     {"model.norm.weight", "hidden_size"},
 };
+/// The decoder behind these is a list of modules of several kinds.
+constexpr BesideKey kOmniCodeKeys[] = {
+    {"code_embedding.weight", "codebook_size*num_quantizers, hidden_size"},
+    {"pre_transformer.layers.{N}.input_layernorm.weight", "hidden_size"},
+    {"pre_transformer.layers.{N}.mlp.down_proj.weight", "hidden_size, intermediate_size"},
+    {"pre_transformer.layers.{N}.mlp.gate_proj.weight", "intermediate_size, hidden_size"},
+    {"pre_transformer.layers.{N}.mlp.up_proj.weight", "intermediate_size, hidden_size"},
+    {"pre_transformer.layers.{N}.mlp_layer_scale.scale", "hidden_size"},
+    {"pre_transformer.layers.{N}.post_attention_layernorm.weight", "hidden_size"},
+    {"pre_transformer.layers.{N}.self_attn.k_proj.weight", "?, hidden_size"},
+    {"pre_transformer.layers.{N}.self_attn.o_proj.weight", "hidden_size, ?"},
+    {"pre_transformer.layers.{N}.self_attn.q_proj.weight", "?, hidden_size"},
+    {"pre_transformer.layers.{N}.self_attn.v_proj.weight", "?, hidden_size"},
+    {"pre_transformer.layers.{N}.self_attn_layer_scale.scale", "hidden_size"},
+    {"pre_transformer.norm.weight", "hidden_size"},
+    {"upsample.{N}.0.conv.{K}", "hidden_size, hidden_size, ?", "upsampling_ratios"},
+    {"upsample.{N}.1.dwconv.conv.{K}", "hidden_size, 1, 7", "upsampling_ratios"},
+    {"upsample.{N}.1.gamma", "hidden_size", "upsampling_ratios"},
+    {"upsample.{N}.1.norm.{K}", "hidden_size", "upsampling_ratios"},
+    {"upsample.{N}.1.pwconv1.{K}", "4*hidden_size, hidden_size", "upsampling_ratios"},
+    {"upsample.{N}.1.pwconv2.{K}", "hidden_size, 4*hidden_size", "upsampling_ratios"},
+};
 constexpr BesidePart kQwen3OmniTowers[] = {
     {"thinker.audio_tower.", "thinker_config.audio_config", kOmniAudioKeys, "encoder_layers"},
     {"thinker.visual.", "thinker_config.vision_config", kQwenTowerKeys, "depth"},
@@ -108,6 +130,7 @@ constexpr BesidePart kQwen3OmniTowers[] = {
     {"talker.", "talker_config", kOmniTalkerKeys, "text_config.num_hidden_layers", "enable_audio_output"},
     {"talker.code_predictor.", "talker_config.code_predictor_config", kOmniPredictorKeys, "num_hidden_layers",
      "enable_audio_output"},
+    {"code2wav.", "code2wav_config", kOmniCodeKeys, "num_hidden_layers", "enable_audio_output"},
 };
 
 constexpr auto kQwen3OmniMoeFamilies = std::to_array<Family>({

@@ -1,8 +1,9 @@
 """Tensors of what sees and hears beside a language model: one that is missing is named, for programs start it at random."""
 import json
+import math
 import pathlib
 
-from case import Case, Run, tensors_changed
+from case import Case, Run, both, tensors_changed
 
 
 def without(*names: str):
@@ -21,6 +22,40 @@ def without_all(prefix: str):
             del tensors[name]
 
     return tensors_changed(edit)
+
+
+def with_code2wav(source: pathlib.Path) -> None:
+    """Adds what makes sound of the talker's codes, of which the model has one tensor and no words."""
+    config = {"codebook_size": 5, "num_quantizers": 2, "hidden_size": 12, "intermediate_size": 20,
+              "num_hidden_layers": 2, "upsampling_ratios": [2, 3]}
+    whole = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps({**whole, "code2wav_config": config}))
+    hidden, wide, heads = config["hidden_size"], config["intermediate_size"], 8
+    layer = {
+        "input_layernorm.weight": [hidden], "mlp.down_proj.weight": [hidden, wide], "mlp.gate_proj.weight": [wide, hidden],
+        "mlp.up_proj.weight": [wide, hidden], "mlp_layer_scale.scale": [hidden],
+        "post_attention_layernorm.weight": [hidden], "self_attn_layer_scale.scale": [hidden],
+        "self_attn.k_proj.weight": [heads, hidden], "self_attn.o_proj.weight": [hidden, heads],
+        "self_attn.q_proj.weight": [heads, hidden], "self_attn.v_proj.weight": [heads, hidden],
+    }
+    step = {
+        "0.conv.weight": [hidden, hidden, 2], "0.conv.bias": [hidden], "1.gamma": [hidden], "1.norm.weight": [hidden],
+        "1.norm.bias": [hidden], "1.dwconv.conv.weight": [hidden, 1, 7], "1.dwconv.conv.bias": [hidden],
+        "1.pwconv1.weight": [4 * hidden, hidden], "1.pwconv1.bias": [4 * hidden],
+        "1.pwconv2.weight": [hidden, 4 * hidden], "1.pwconv2.bias": [hidden],
+    }
+    shapes = {"code_embedding.weight": [config["codebook_size"] * config["num_quantizers"], hidden],
+              "pre_transformer.norm.weight": [hidden]}
+    for number in range(config["num_hidden_layers"]):
+        shapes |= {f"pre_transformer.layers.{number}.{name}": shape for name, shape in layer.items()}
+    for number in range(len(config["upsampling_ratios"])):
+        shapes |= {f"upsample.{number}.{name}": shape for name, shape in step.items()}
+
+    def edit(tensors: dict) -> None:
+        for name, shape in shapes.items():
+            tensors[f"code2wav.{name}"] = "BF16", shape, bytes(2 * math.prod(shape))
+
+    tensors_changed(edit)(source)
 
 
 def lacks(model: str, *names: str) -> Case:
@@ -76,6 +111,11 @@ CASES = [
     contradicts("glm4v_moe", "vision_config", "depth", 2, r"'model\.visual\.blocks\.1\.attn\.proj\.weight' and 6 more"),
     *(Case(f"whole/{model}", "hf", [Run("inspect SRC", never_says="beside its language model")], note="all is there")
       for model in ("glm4v_moe", "kimi_k25", "qwen3_omni_moe")),
+    Case("whole/qwen3_omni_moe", "hf", [Run("inspect SRC", never_says="beside its language model")],
+         change=with_code2wav, note="all is there with code2wav"),
+    Case("whole/qwen3_omni_moe", "hf", [
+        Run("inspect SRC", says=r"problem.*'code2wav\.pre_transformer\.norm\.weight' is missing, which a qwen3_omni_moe"),
+    ], change=both(with_code2wav, without("code2wav.pre_transformer.norm.weight")), note="code2wav without its norm"),
     Case("whole/glm4v_moe", "hf", [Run("convert SRC OUT --to megatron", never_says="beside its language model")],
          change=without_all("model.visual."), note="a language model alone"),
 ]
