@@ -29,7 +29,7 @@ std::string mistake_in_words(const CodedWeight& weight) {
   if ((of_rows || weight.zeros != nullptr) && weight.rows % 8 != 0)
     return "eight rows share a word, so 8 must divide them";
   if (std::max(weight.rows, weight.cols) > INT32_MAX) return "more rows or columns than 2^31 - 1";
-  if (weight.cell_rows != 1) return fmt::format("cells of {} rows; a scale is for one row", weight.cell_rows);
+  if (weight.cell_rows != 1) return fmt::format("blocks of {} rows; a scale is for one row", weight.cell_rows);
   if (weight.scale_dtype != Dtype::F32 && weight.scale_dtype != Dtype::BF16 && weight.scale_dtype != Dtype::F16)
     return fmt::format("scales of {}; use F32, BF16 or F16", dtype_name(weight.scale_dtype));
   if (weight.globals != nullptr) return "there are no second scales";
@@ -54,7 +54,8 @@ i64 check_coded_weight(const char* call, const CodedWeight& weight, Dtype to, co
   if ((weight.codes == Codes::E2m1 || weight.codes == Codes::Int4) && weight.cols % 2 != 0)
     refuse("two codes share a byte, so the columns must be even");
   if (weight.cell_rows < 1 || weight.cell_cols < 1)
-    refuse(fmt::format("cells of {} x {}; both must be at least 1", weight.cell_rows, weight.cell_cols));
+    refuse(fmt::format("blocks of {} x {} weights with one scale; both must be at least 1", weight.cell_rows,
+                       weight.cell_cols));
   if (!is_scale(weight.scale_dtype))
     refuse(fmt::format("scales of {}; use F32, BF16, F16, F8_E4M3, F8_E8M0 or U8", dtype_name(weight.scale_dtype)));
   if (to != Dtype::BF16 && to != Dtype::F32) refuse(fmt::format("decoded to {}; use BF16 or F32", dtype_name(to)));

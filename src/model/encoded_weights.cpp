@@ -88,8 +88,8 @@ class WeightChooser {
     if (encoder_.row.codes != TensorKind::Weight) return true;
     const std::string& name = tensors_[matrix.tensor].name;
     fail(ErrorCode::NotSupported, {{}, name},
-         "'{}': its naming stores experts as [in, out], where the cells of {} would not lie along a row, and no reader "
-         "has that; formats with 128 x 128 blocks, and of packed codes, are for it",
+         "'{}': its naming stores experts as [in, out], where the weights that share a scale of {} would not lie along "
+         "a row, and no reader has that; formats with 128 x 128 blocks, and of packed codes, are for it",
          name, encoder_.row.word);
   }
 
@@ -158,7 +158,7 @@ std::string_view other_part(const Source& source, const QuantizedTensor& weight,
   const EncoderRow& row = encoder.row;
   const i64 cols = row.cell_cols == 0 ? weight.cols : row.cell_cols;
   if (weight.codes != encoder.codes) return "other codes";
-  if (weight.cell_rows > row.cell_rows || weight.cell_cols != cols) return "scales for other cells";
+  if (weight.cell_rows > row.cell_rows || weight.cell_cols != cols) return "scales for other blocks of weights";
   if (weight.zeros) return "zero points";
   if (weight.groups) return "columns in another order";
   const bool is_float = dtype_bits(row.scale_dtype) >= 16;

@@ -44,6 +44,11 @@ Quantization find_sound(const Source& source, const ModelHints& hints, const Rec
   return found;
 }
 
+std::vector<std::string> quantized_formats(const Checkpoint& checkpoint) {
+  const std::optional<Quantization> found = known_quantization(checkpoint);
+  return found ? found->formats : std::vector<std::string>();
+}
+
 JudgedCodes judge_codes(const Source& source, const ModelHints& hints, const Recognition* model) {
   JudgedCodes judged;
   const auto has_codes = [](const TensorRef& tensor) { return holds_codes(tensor.dtype); };

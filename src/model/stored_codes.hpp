@@ -2,6 +2,8 @@
 /// The quantized weights of a checkpoint as it is stored: found once, and judged alike by all commands.
 
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "glu_ckpt/model.hpp"
 #include "quant/quantized_tensor.hpp"
@@ -22,6 +24,10 @@ struct JudgedCodes {
   /// configuration that contradicts it, stops only what needs numbers.
   bool stops_all = false;
 };
+
+/// The formats of a checkpoint's quantized weights as they are read: none where they are decoded, or where it cannot be
+/// told what belongs together.
+std::vector<std::string> quantized_formats(const Checkpoint& checkpoint);
 
 JudgedCodes judge_codes(const Source& source, const ModelHints& hints, const Recognition* model);
 

@@ -274,8 +274,8 @@ void CellEncoder::fail_special(i64 cell) const {
       const float value = widen_element(stored_row(row) + col * size, dtype());
       if (std::isfinite(value)) continue;
       fail(ErrorCode::NotExact, {{}, cells_.weight().name},
-           "'{}': element [{}, {}] is {}, and no program's codes have a value for the others of its cell then; find "
-           "out what wrote it",
+           "'{}': element [{}, {}] is {}, and then no program has codes for the weights that share its scale; find out "
+           "what wrote it",
            cells_.weight().name, first_row_ + row, col, std::isnan(value) ? "NaN" : "infinite");
     }
   fail(ErrorCode::NotExact, {{}, cells_.weight().name}, "'{}': a weight is no finite number", cells_.weight().name);

@@ -190,8 +190,8 @@ class EncodedSource final : public Source {
     }
     std::string text;
     for (const auto& [role, errors] : by_role)
-      text += fmt::format("{}{}: SNR {}, greatest error {:.4f} of its cell's greatest weight", text.empty() ? "" : "; ",
-                          role, snr_text(errors), errors.greatest);
+      text += fmt::format("{}{}: SNR {}, greatest error {:.4f} of the greatest weight with the same scale",
+                          text.empty() ? "" : "; ", role, snr_text(errors), errors.greatest);
     if (all.lost > 0)
       text += fmt::format("; {} became 0", all.lost == 1 ? "1 weight" : fmt::format("{} weights", all.lost));
     if (share < 1) text += fmt::format("; measured on {} of the weights", all.weights);
@@ -363,8 +363,9 @@ void check_encodable(const Encoder& encoder, const TensorRef& stored, bool turne
   const i64 cols = stored.shape[turned ? 0 : 1];
   if (row.cell_rows == 1 && row.cell_cols > 0 && cols % row.cell_cols != 0)
     fail(ErrorCode::NotExact, {{}, stored.name},
-         "'{}': rows of {} weights are no multiple of {}, the cell of {}; another format has other cells", stored.name,
-         cols, row.cell_cols, row.word);
+         "'{}': rows of {} weights are not a multiple of {}, the weights of a row that share a scale in {}; another "
+         "format has other blocks (`glu-ckpt help convert` lists them)",
+         stored.name, cols, row.cell_cols, row.word);
 }
 
 void encode_source(std::unique_ptr<Source>& source, const Encoder& encoder, std::vector<EncodedWeight> weights,

@@ -1,5 +1,7 @@
 /// The public calls that compare whole checkpoints by their paths.
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -10,6 +12,7 @@
 #include "model/known_orders.hpp"
 #include "model/settle_copies.hpp"
 #include "model/source_steps.hpp"
+#include "model/stored_codes.hpp"
 #include "verify/checkpoint_digest.hpp"
 #include "verify/compare_models.hpp"
 #include "verify/diff_items.hpp"
@@ -78,12 +81,42 @@ bool has_bf16(const Source& source) {
                              [](const TensorRef& tensor) { return tensor.dtype == Dtype::BF16; });
 }
 
+/// What somebody wants to know of two checkpoints that differ.
+enum class Question { AreTheyOne, HowFarApart };
+
+/// Codes are other tensors than the weights that they stand for: where one of two checkpoints holds codes, this says
+/// how they are compared as numbers.
+void tell_of_codes(const RunOptions& run, const Checkpoint& source, const Checkpoint& other, Question question) {
+  const Record &record = other.source->record(), &own = source.source->record();
+  const std::vector<std::string> formats = quantized_formats(other);
+  if (formats.empty() || own.contains("decoded_from")) return;  // tell_how_to_read() says how, then.
+  const auto as = record.find("encoded_as"), by = record.find("encoder");
+  const bool was_encoded = as != record.end() && !own.contains("encoded_as");
+  const bool are_both_codes = !quantized_formats(source).empty();
+  if (are_both_codes && !was_encoded) return;
+  const std::string name = other.source->path().string(), of = source.source->path().string();
+  if (question == Question::AreTheyOne && was_encoded)
+    tell_note(run,
+              "{}: was written as {}; --encode {}{} compares with {} so, and `glu-ckpt diff {} {} --decode bf16` "
+              "measures what it lost",
+              name, as->second, as->second, by == record.end() ? "" : " --encode-as " + by->second, of, of, name);
+  else
+    tell_note(
+        run,
+        "{}: holds codes and scales ({}), and {} holds {}, so they are compared as different tensors; {} compares "
+        "the numbers that the codes stand for, and measures how far they are apart",
+        name, fmt::join(formats, ", "), of, are_both_codes ? "others" : "weights",
+        question == Question::HowFarApart ? std::string("--decode bf16")
+                                          : fmt::format("`glu-ckpt diff {} {} --decode bf16`", of, name));
+}
+
 /// A checkpoint that was decoded, or encoded anew, is compared with its source as that is stored unless somebody says
 /// otherwise.
 void tell_how_to_read(const RunOptions& run, const SourceAnswers& answers, const Checkpoint& source,
-                      const Checkpoint& other) {
+                      const Checkpoint& other, Question question) {
   const Record& record = other.source->record();
-  if (const auto from = record.find("decoded_from"); from != record.end() && !answers.decode)
+  if (const auto from = record.find("decoded_from");
+      from != record.end() && !answers.decode && !quantized_formats(source).empty())
     tell_note(run, "{}: was decoded from {}; --decode {} compares with what {} decodes to",
               other.source->path().string(), from->second, has_bf16(*other.source) ? "bf16" : "f32",
               source.source->path().string());
@@ -113,13 +146,7 @@ void tell_how_to_read(const RunOptions& run, const SourceAnswers& answers, const
       dtypes != record.end() && !own.contains("dtypes") && answers.dtypes.empty())
     tell_note(run, "{}: was cast to other dtypes; --dtype {}{} compares with {} so", other.source->path().string(),
               dtypes->second, record.contains("rounded") ? " --allow-narrowing" : "", source.source->path().string());
-  if (const auto as = record.find("encoded_as");
-      as != record.end() && !own.contains("encoded_as") && answers.encode.empty()) {
-    const auto by = record.find("encoder");
-    tell_note(run, "{}: was written as {}; --encode {}{} compares with {} so", other.source->path().string(),
-              as->second, as->second, by == record.end() ? "" : " --encode-as " + by->second,
-              source.source->path().string());
-  }
+  if (answers.encode.empty() && !answers.decode) tell_of_codes(run, source, other, question);
 }
 
 /// Returns whether nothing says in which order two checkpoints of the same tensors hold gate and up. Their rows are
@@ -218,8 +245,8 @@ Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path&
   if (as_stored)
     tell_note(run, "nothing says in which order the two hold gate and up rows: they were compared as they are stored");
   if (!verdict.equal) {
-    tell_how_to_read(run, options.a, a, b);
-    tell_how_to_read(run, options.b, b, a);
+    tell_how_to_read(run, options.a, a, b, Question::AreTheyOne);
+    tell_how_to_read(run, options.b, b, a, Question::AreTheyOne);
   }
   if (!runner) return verdict;
   verdict.forward = run_experts(run, padded_a ? *padded_a : a, padded_b ? *padded_b : b, *runner, forward);
@@ -285,8 +312,8 @@ Diff diff(const std::filesystem::path& path_a, const std::filesystem::path& path
   if (std::ranges::none_of(found.tensors, [](const TensorDiff& tensor) { return tensor.only_in.has_value(); }))
     found.configs = compare_configs(a, b, options.a, options.b);
   if (found.equal) return found;
-  tell_how_to_read(run, options.a, a, b);
-  tell_how_to_read(run, options.b, b, a);
+  tell_how_to_read(run, options.a, a, b, Question::HowFarApart);
+  tell_how_to_read(run, options.b, b, a, Question::HowFarApart);
   // A difference may be damage; reading equal ones once more would only cost time.
   warn_of_damage(run, a, "checking A");
   warn_of_damage(run, b, "checking B");

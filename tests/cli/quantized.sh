@@ -215,6 +215,11 @@ quantized_encodes() {
     status "$word: encoded again, by another road" 0 verify "$in" "$out" "${encode[@]}"
     status "$word: stored, they are others" 1 verify "$in" "$out"
     says "$word: how to compare them" "--encode ${word%% *}"
+    says "$word: how to measure what was lost" "\`glu-ckpt diff $in $out --decode bf16\` measures what it lost"
+    status "$word: diff as they are stored" 1 diff "$in" "$out"
+    check "$word: diff leads to what measures: $ERR" eval 'has "$ERR" "; --decode bf16 compares the numbers that the codes stand for" && ! has "$ERR" "--encode"'
+    status "$word: diff measures" 1 diff "$in" "$out" --decode bf16
+    check "$word: diff measures: no note is left: $ERR$OUT" eval '[ -z "$ERR" ] && has "$OUT" ", 0 only in A, 0 only in B"'
     status "$word: inspected" 0 inspect "$out" --strict
     status "$word: decoded" 0 convert "$out" "$out.back" --decode bf16 -q
     status "$word: once more" 4 convert "$out" "$out.again" "${encode[@]}"
@@ -235,7 +240,7 @@ quantized_encodes() {
   status "codes are not encoded again" 3 convert "$TESTDATA/quantized/fp8_channel" "$out" --encode fp8:128x128
   says "what to do" "--decode bf16 beside it"
   status "rows that are no multiple of a cell" 4 convert "$in" "$out" --encode mxfp4
-  says "which" "o_proj.weight': rows of 80 weights are no multiple of 32"
+  says "which" "o_proj.weight': rows of 80 weights are not a multiple of 32, the weights of a row that share a scale in mxfp4"
   local megatron=$WORK/encoded.megatron oss=$TESTDATA/hf/gpt_oss family glu=(--glu interleaved:8)
   for family in qwen3_moe deepseek_v3 qwen3_next; do
     in=$TESTDATA/whole/$family/hf

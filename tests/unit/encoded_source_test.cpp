@@ -192,7 +192,8 @@ TEST(EncodedSource, RefusesWhatHasNoCodes) {
       ErrorCode::NotExact, [&] { encode(weight_of(128, 128, 0), "fp8:128x128", "modelopt"); },
       "whose greatest weight is 0");
   expect_error(
-      ErrorCode::NotExact, [&] { encode(weight_of(4, 48, 1), "mxfp8"); }, "rows of 48 weights are no multiple of 32");
+      ErrorCode::NotExact, [&] { encode(weight_of(4, 48, 1), "mxfp8"); },
+      "rows of 48 weights are not a multiple of 32");
   expect_error(
       ErrorCode::NotSupported, [&] { encode(weight_of(4, 64, 1), "mxfp8", "compressed-tensors"); },
       "are known for BF16 alone");
