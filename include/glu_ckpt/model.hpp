@@ -86,6 +86,8 @@ struct Inspection {
   LoadsIn loads_in = {};
   /// Formats of quantized weights: "FP8 in 128x128 blocks". Empty also where they are seen as what they decode to.
   std::vector<std::string> quantized;
+  /// The parts of the model that hold such weights: "attention", "routed experts"; empty where it cannot be told.
+  std::vector<std::string> quantized_parts = {};
   /// Their scales: "F32, one for 128 x 128 weights".
   std::vector<std::string> scales = {};
   /// Sentences; the fault's is among them.
@@ -134,6 +136,9 @@ struct Stamped {
   std::string glu;
   /// Sentences about the checkpoint's files that somebody should know who trusts the stamp.
   std::vector<std::string> warnings = {};
+  /// The orders of the shared expert and of the optimizer's states; empty without them.
+  std::string shared_glu = {};
+  std::string optimizer_glu = {};
 };
 
 enum class StampMode { Write, DryRun };

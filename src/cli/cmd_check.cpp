@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -39,21 +40,29 @@ std::string check_text(const CheckedCheckpoint& found, const std::string& path, 
     text +=
         fmt::format("digest: {} ({} recorded, {} found)\n", found.digest == found.recorded_digest ? "ok" : "differs",
                     *found.recorded_digest, *found.digest);
-  if (!found.has_checksums)
-    text +=
-        fmt::format("{}: has no record of its files (glu_ckpt.json), so only what the format checks was checked{}\n",
-                    report::printable(path),
-                    found.has_anything() ? ""
-                                         : ": no data were compared; --strict makes that status 1. "
-                                           "`glu-ckpt verify hf://ORG/NAME PATH` compares a "
-                                           "download with the hub");
-  return text + fmt::format("{} files ok, {} differ, {} missing, {} without a checksum\n", counts[0], counts[1],
-                            counts[2], counts[3]);
+  text += fmt::format("{} files ok, {} differ, {} missing, {} without a checksum\n", counts[0], counts[1], counts[2],
+                      counts[3]);
+  if (found.has_checksums || !found.is_sound) return text;
+  const std::string name = report::printable(path);
+  if (!found.has_anything())
+    return text + fmt::format(
+                      "{0}: no checksums are recorded, so only sizes and headers were checked, and no data; "
+                      "--strict makes that status 1. `glu-ckpt verify hf://ORG/NAME {0}` compares a download "
+                      "with the hub; `glu-ckpt digest {0} >LIST` notes what it holds now, and `glu-ckpt digest "
+                      "--check LIST` compares it later\n",
+                      name);
+  std::vector<std::string_view> compared;
+  if (found.has_own_checksums) compared.emplace_back("the checksums that its format has");
+  if (found.digest) compared.emplace_back("the recorded digest");
+  if (found.has_manifest) compared.emplace_back("glu_ckpt.sha256");
+  return text + fmt::format("{}: no checksums of its files are recorded; its data were compared with {}\n", name,
+                            fmt::join(compared, " and "));
 }
 
 std::string check_json(const CheckedCheckpoint& found, bool ok) {
   JsonWriter json;
-  json.begin_object().field("ok", ok).field("has_checksums", found.has_checksums);
+  json.begin_object().field("ok", ok).field("compared_data", found.has_anything());
+  json.field("has_checksums", found.has_checksums);
   json.field("sound", found.is_sound).field("has_manifest", found.has_manifest);
   for (const auto& [name, files] : {std::pair("files", &found.files), std::pair("manifest", &found.manifest)}) {
     json.key(name).begin_array();

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -42,16 +43,23 @@ std::string unescaped(std::string_view path) {
   return text;
 }
 
-/// An order that was asked for is that of every path, and may be that of one alone.
+/// An option of an order speaks of every path, and the order may be that of one alone.
 Error about_order(const Error& error, const Options& options, const std::string& path) {
+  const bool is_given = options.from.glu || options.from.shared_glu;
   const bool is_order = error.code() == ErrorCode::GluConflict || error.code() == ErrorCode::NotDivisible;
-  if (!is_order || (!options.from.glu && !options.from.shared_glu)) return error;
-  return {
-      error.code(),
-      fmt::format("{}. The option speaks of all {} paths; `glu-ckpt stamp {} --glu ORDER` records the order of one, "
-                  "which needs no option then",
-                  error.what(), options.paths.size(), path),
-      error.file(), error.tensor()};
+  std::string way_on;
+  if (error.code() == ErrorCode::UnknownGlu)
+    way_on = fmt::format("An option speaks of all {} paths; `glu-ckpt stamp {} --glu ORDER` speaks of this one",
+                         options.paths.size(), path);
+  else if (is_order && is_given)
+    way_on = fmt::format(
+        "The option speaks of all {} paths. Leave it out, and record the order of each path that "
+        "needs one with `glu-ckpt stamp PATH --glu ORDER`",
+        options.paths.size());
+  else
+    return error;
+  return Error(error.code(), fmt::format("{}. {}", error.what(), way_on), error.file(), error.tensor())
+      .with_missing_options(error.missing_options());
 }
 
 /// A checkpoint of a list.
@@ -199,8 +207,13 @@ ExitStatus check_list(const Options& options, const Session& session) {
 
 ExitStatus cmd_digest(const Options& options) {
   const Session session(options);
-  if (options.paths.empty() == options.check_file.empty())
-    fail(ErrorCode::Usage, {}, "digest takes either one or more paths, or --check FILE");
+  if (options.paths.empty() && options.check_file.empty())
+    fail(ErrorCode::Usage, {}, "digest takes one or more paths, or --check FILE");
+  if (!options.paths.empty() && !options.check_file.empty())
+    fail(ErrorCode::Usage, {},
+         "--check takes the paths from the lines of {}: `glu-ckpt digest --check {}` without {}; "
+         "`glu-ckpt verify {} gck2:...` compares one path with one digest",
+         options.check_file, options.check_file, fmt::join(options.paths, " "), options.paths.front());
   if (!options.check_file.empty()) return check_list(options, session);
   return print_all(options, session);
 }

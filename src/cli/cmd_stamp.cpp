@@ -7,6 +7,16 @@
 namespace glu_ckpt::cli {
 namespace {
 
+/// "megatron-dist, grouped, contiguous, shared expert interleaved:32, optimizer contiguous".
+std::string stamped_text(const Stamped& stamped) {
+  std::string text = stamped.naming;
+  if (stamped.experts != "none") text += ", " + stamped.experts;
+  text += ", " + stamped.glu;
+  if (!stamped.shared_glu.empty()) text += ", shared expert " + stamped.shared_glu;
+  if (!stamped.optimizer_glu.empty()) text += ", optimizer " + stamped.optimizer_glu;
+  return text;
+}
+
 ExitStatus remove_stamp(const Options& options, StampMode mode) {
   if (options.from.glu || options.from.shared_glu || options.from.optimizer_glu || options.from.naming)
     fail(ErrorCode::Usage, {}, "stamp --remove takes the recorded layout out; it goes with no layout to record");
@@ -47,15 +57,17 @@ ExitStatus cmd_stamp(const Options& options) {
                                .field("naming", stamped.naming)
                                .field("experts", stamped.experts)
                                .field("glu", stamped.glu)
+                               .field("shared_glu", stamped.shared_glu)
+                               .field("optimizer_glu", stamped.optimizer_glu)
                                .field("file", file)
                                .field("dry_run", mode == StampMode::DryRun)
                                .end_object()
                                .text() +
                            "\n");
   else if (!options.quiet)
-    print_out(options, fmt::format("{}: {} {}, {}, {}; `glu-ckpt stamp {} --remove` takes it out\n", file,
-                                   mode == StampMode::DryRun ? "would record" : "recorded", stamped.naming,
-                                   stamped.experts, stamped.glu, options.input));
+    print_out(options, fmt::format("{}: {} {}; `glu-ckpt stamp {} --remove` takes it out\n", file,
+                                   mode == StampMode::DryRun ? "would record" : "recorded", stamped_text(stamped),
+                                   options.input));
   return ExitStatus::Done;
 }
 

@@ -69,7 +69,8 @@ class Checking {
     const fs::path directory = checkpoint_directory(source.path());
     const auto add = [&](const std::string& name) {
       if (std::ranges::find(found_.files, name, &CheckedFile::name) == found_.files.end())
-        found_.files.push_back({name, FileState::NoChecksum, "is not in a glu_ckpt.json"});
+        found_.files.push_back({name, FileState::NoChecksum,
+                                found_.has_checksums ? "glu_ckpt.json does not list it" : "no glu_ckpt.json lists it"});
     };
     for (const OpenedFile& file : source.info().files)
       add(path_kind(path_) == PathKind::Directory ? file.path.lexically_relative(directory).string()

@@ -38,7 +38,9 @@ void GluAnswers::check_agreement(const GluAnswer& answer) const {
   const bool by_record = answer.by == kByRecord;
   conflict(answer,
            fmt::format("{} {}", by_record ? "the record says" : said_by(answer.by), to_string(*answer.recorded)),
-           by_record ? "; if the record is wrong, `glu-ckpt stamp PATH --remove` takes it out" : "");
+           by_record              ? "; if the record is wrong, `glu-ckpt stamp PATH --remove` takes it out"
+           : answer.by == kByFile ? "; if megatron_args.txt is wrong, mend it or remove it"
+                                  : "");
 }
 
 void GluAnswers::conflict(const GluAnswer& answer, const std::string& other, std::string_view way_on) const {

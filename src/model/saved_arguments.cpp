@@ -71,6 +71,33 @@ std::vector<std::string> contradiction_texts(const ModelHints& hints, const Reco
   return texts;
 }
 
+std::vector<std::string> listed_order_texts(const Source& source, const ModelHints& hints, const Recognition& model) {
+  std::vector<std::string> texts;
+  const LayoutAnswers& layout = model.layout;
+  const bool is_read = !hints.listed.args.empty() && hints.listed.unread.empty();
+  if (!is_read || layout.is_dense() || !layout.naming.starts_with("megatron")) return texts;
+  const auto compare = [&](const Glu& stored, const std::string& listed, std::string_view rows,
+                           std::string_view option) {
+    const bool has_order = stored.kind == Glu::Kind::Contiguous || stored.kind == Glu::Kind::Interleaved;
+    const Glu read = listed.empty() ? Glu{Glu::Kind::Contiguous} : parse_glu(listed);
+    if (!has_order || read == stored) return;
+    const std::string mend = stored.kind == Glu::Kind::Contiguous
+                                 ? fmt::format("remove {} from it", option)
+                                 : fmt::format("let it say '{} {}'", option, stored.block_rows);
+    texts.push_back(fmt::format(
+        "{}: gate and up of {} are {}, and its megatron_args.txt {}, so a run that is started with that file reads "
+        "them as {}. Find out which of the two is right; if the file is wrong, {}",
+        source.path().string(), rows, to_string(stored),
+        listed.empty() ? fmt::format("has no {}", option) : fmt::format("says {} {}", option, read.block_rows),
+        to_string(read), mend));
+  };
+  compare(layout.glu, hints.listed.glu, "the routed experts", "--moe-mlp-glu-interleave-size");
+  if (layout.shared_glu)
+    compare(*layout.shared_glu, hints.listed.shared_glu, "the shared expert",
+            "--moe-shared-expert-glu-interleave-size");
+  return texts;
+}
+
 std::vector<std::string> run_flaw_texts(const Source& source, const ModelHints& hints) {
   std::vector<std::string> nearest;
   if (!hints.config.empty() || hints.trained.args.empty()) return nearest;

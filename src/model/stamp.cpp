@@ -1,7 +1,11 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "core/fail.hpp"
 #include "model/open_checkpoint.hpp"
+#include "model/saved_arguments.hpp"
 #include "model/stored_model.hpp"
 
 namespace glu_ckpt {
@@ -32,8 +36,16 @@ Stamped stamp(const std::filesystem::path& path, const SourceAnswers& answers, S
   if (layout.optimizer_glu) record["optimizer_glu"] = to_string(*layout.optimizer_glu);
   const std::filesystem::path written = stamped_path(*checkpoint.source, path);
   if (mode == StampMode::Write) write_record(written, record);
-  return {record_file_of(written), recognition.naming_settled ? layout.naming : "no naming", layout.experts,
-          record["glu"], file_doubts(*checkpoint.source, checkpoint.hints)};
+  std::vector<std::string> warnings = file_doubts(*checkpoint.source, checkpoint.hints);
+  std::ranges::move(listed_order_texts(*checkpoint.source, checkpoint.hints, recognition),
+                    std::back_inserter(warnings));
+  return {record_file_of(written),
+          recognition.naming_settled ? layout.naming : "no naming",
+          layout.experts,
+          record["glu"],
+          std::move(warnings),
+          layout.shared_glu ? record["shared_glu"] : "",
+          layout.optimizer_glu ? record["optimizer_glu"] : ""};
 }
 
 Unstamped unstamp(const std::filesystem::path& path, StampMode mode) {

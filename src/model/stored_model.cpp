@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <set>
 
 #include "arch/dense_table.hpp"
@@ -214,6 +215,7 @@ std::vector<std::string> flaw_texts(const Source& source, const ModelHints& hint
             name,
             broken == model.flaws.end() ? fmt::format("{} of config.json", model.architecture->mtp_field)
                                         : broken->text));
+  std::ranges::move(listed_order_texts(source, hints, model), std::back_inserter(texts));
   std::size_t flaws = 0;
   const auto add = [&](const std::string& text) {
     if (++flaws <= kShown) texts.push_back(text);

@@ -433,7 +433,9 @@ LISTED = [
         Run("inspect OUT", says="interleaved:4.*\n.*glu from +megatron_args.txt"),
         Run("convert OUT OUT2 --to hf --from-glu contiguous", 4,
             says=r"megatron_args\.txt says interleaved:4.*\[glu-conflict\]"),
-        Run("digest SRC OUT --from-glu contiguous", 4, says="speaks of all 2 paths; `glu-ckpt stamp .* --glu ORDER`"),
+        Run("digest SRC OUT --from-glu contiguous", 4,
+            says="speaks of all 2 paths. Leave it out, and record the order of each path that needs one with `glu-ckpt "
+            "stamp PATH --glu ORDER`"),
         Run("stamp OUT --glu contiguous", 4, says=r"megatron_args\.txt says interleaved:4.*\[glu-conflict\]"),
         Run("convert OUT OUT2 --to hf"),
         Run("verify SRC OUT2", says="^equal"),
@@ -451,6 +453,21 @@ LISTED = [
         Run("convert OUT OUT2 --glu interleaved:2 --shared-glu contiguous",
             check=listed_orders("--moe-mlp-glu-interleave-size 2")),
     ], note="listed order of no known model"),
+    Case("whole/qwen3_moe", "hf", [
+        Run(TO_MEGATRON, check=without_record()),
+        Run("stamp OUT --glu interleaved:4", says=r"warning.*routed experts are interleaved:4, and its "
+            r"megatron_args\.txt has no --moe-mlp-glu-interleave-size.*'--moe-mlp-glu-interleave-size 4'"),
+        Run("inspect OUT --strict", 3, says=r"problem.*reads them as contiguous"),
+        Run("convert OUT OUT2 --to hf", says=r"warning.*reads them as contiguous"),
+        Run("convert OUT OUT2 --glu interleaved:2", check=listed_orders("--moe-mlp-glu-interleave-size 2")),
+    ], note="a file that says no order beside a stamp"),
+    Case("whole/bailing_moe_v2", "hf", [
+        Run(MIXED_ORDERS, check=lambda out: (out / "megatron_args.txt").write_text("--moe-mlp-glu-interleave-size 4") and ""),
+        Run("inspect OUT", says=r"problem.*shared expert are interleaved:10, and its megatron_args\.txt has no "
+            r"--moe-shared-expert-glu-interleave-size", never_says="of the routed experts are"),
+        Run("convert OUT OUT2 --glu contiguous --shared-glu contiguous", check=listed_orders()),
+        Run("inspect OUT2", says="loads in", never_says="problem"),
+    ], note="a file of another order beside a record"),
     *[Case("whole/qwen3_moe", "hf", [
         Run(TO_MEGATRON + " --glu interleaved:4", check=without_record(added)),
         Run("convert OUT OUT2 --to hf", 4, says=r"\[unknown-glu\]"),

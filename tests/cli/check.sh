@@ -82,8 +82,17 @@ check_record() {
   check "check: a file that is not listed: which" has "$OUT" "notes.txt: no checksum recorded"
 
   status "check: no record" 0 check "$dir/source"
-  check "check: no record: says so" has "$OUT" "has no record of its files (glu_ckpt.json)"
-  check "check: no record: nothing was compared" has "$OUT" "no data were compared; --strict makes that status 1"
+  check "check: no record: the last line says what was checked" has "$(tail -n 1 <<<"$OUT")" \
+    "$dir/source: no checksums are recorded, so only sizes and headers were checked, and no data; --strict makes that status 1"
+  check "check: no record: how to compare: $OUT" has "$OUT" "\`glu-ckpt verify hf://ORG/NAME $dir/source\`"
+  status "check --json: no record" 0 check "$dir/source" --json
+  check "check --json: nothing was compared: $OUT" [ "$(json_get "v['ok'], v['compared_data']")" == "(True, False)" ]
+  cp -r "$TESTDATA/megatron/homogeneous" "$dir/stamped"
+  status "check: stamp" 0 stamp "$dir/stamped" --shared-glu contiguous
+  check "check: stamp: all orders: $OUT" has "$OUT" "recorded megatron-dist, grouped, contiguous, shared expert contiguous, optimizer contiguous; "
+  status "check: after stamp" 0 check "$dir/stamped"
+  check "check: after stamp: $OUT" [ "$(tail -n 1 <<<"$OUT")" == \
+    "$dir/stamped: no checksums of its files are recorded; its data were compared with the checksums that its format has" ]
   status "check --strict: no record" 1 check "$dir/source" --strict
   status "check --strict --json: no record" 1 check "$dir/source" --strict --json
   check "check --strict --json: says so" has "$OUT" '"ok":false'
