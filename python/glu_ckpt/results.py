@@ -87,6 +87,7 @@ class _InspectionAlways(_LoadedByNothing):
     format: str
     layout: Layout | None
     moe_layers: int
+    mtp_moe_layers: int
     num_experts: int | None
     hidden_size: int | None
     moe_intermediate_size: int | None
@@ -106,6 +107,7 @@ class _InspectionAlways(_LoadedByNothing):
     bytes: int
     optimizer: bool
     quantized: list[str]
+    quantized_parts: list[str]
     scales: list[str]
     problems: list[str]
     layers: list[LayerContent]
@@ -291,6 +293,9 @@ class Verdict(_Differences):
     missing: list[str]
     extra: list[str]
     differing: int
+    unlike: int
+    only_in_a: int
+    only_in_b: int
     in_both: int
     same_layout: bool
     differing_padding: list[str]
@@ -328,6 +333,7 @@ class Check(_Result):
 
     ok: bool
     sound: bool
+    compared_data: bool
     has_checksums: bool
     has_manifest: bool
     files: list[CheckedFile]
@@ -348,4 +354,6 @@ class Stamp(_StampAlways, total=False):
     naming: str
     experts: str
     glu: str
+    shared_glu: str
+    optimizer_glu: str
     removed: bool

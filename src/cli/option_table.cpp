@@ -147,8 +147,8 @@ OptionGroup source() {
                  one_of(FIELD(from.encode), encoder_words())),
           option("--encode-as PROGRAM", "the program whose encoder is followed, bit for bit",
                  one_of(FIELD(from.encode_as), encoder_programs()),
-                 "slime, of :ue8m0 deepgemm, of channels and INT4 compressed-tensors, of MXFP4 triton, else "
-                 "modelopt"),
+                 "fp8:128x128 slime; fp8:128x128:ue8m0 deepgemm; fp8:channel, int4 compressed-tensors; mxfp4 triton; "
+                 "mxfp8, nvfp4 modelopt"),
       }};
 }
 
@@ -403,7 +403,7 @@ CommandTable stamp_command() {
       "stamp",
       "record a layout that you know and the file does not say",
       cmd_stamp,
-      {"stamp RUN --remove", "stamp RUN --glu contiguous", "stamp RUN --glu interleaved:32 --shared-glu contiguous"},
+      {"stamp RUN --glu contiguous", "stamp RUN --glu interleaved:32 --shared-glu contiguous", "stamp RUN --remove"},
       {input("PATH")},
       {{"What is known",
         {option("--glu ORDER", "contiguous or interleaved:K", glu(FIELD(from.glu))),

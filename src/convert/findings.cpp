@@ -75,6 +75,29 @@ std::string missing_bias_text(const Recognition& model) {
       architecture->model_type);
 }
 
+/// Says where rows of gate and up are put in another order that nobody asked for by --glu or --shared-glu: the target
+/// has it.
+std::vector<std::string> turned_orders(const Conversion& conversion) {
+  const LayoutAnswers &from = conversion.plan.from, &to = conversion.plan.to;
+  const auto is_fused = [](const Glu& glu) {
+    return glu.kind == Glu::Kind::Contiguous || glu.kind == Glu::Kind::Interleaved;
+  };
+  std::vector<std::string> texts;
+  const auto compare = [&](const Glu& before, const Glu& after, const std::optional<Glu>& asked,
+                           std::string_view rows) {
+    if (!asked && is_fused(before) && is_fused(after) && before != after)
+      texts.push_back(
+          fmt::format("gate and up rows of {} are {} in the source, and {} in the output, as its program "
+                      "reads them",
+                      rows, to_string(before), to_string(after)));
+  };
+  const TargetAnswers& asked = conversion.options.to;
+  compare(from.glu, to.glu, asked.glu, from.is_dense() ? "the MLP" : "the routed experts");
+  if (from.shared_glu && to.shared_glu)
+    compare(*from.shared_glu, *to.shared_glu, asked.shared_glu, "the shared expert");
+  return texts;
+}
+
 std::vector<std::string> notes_of(const Conversion& conversion) {
   const Source& source = *conversion.source.source;
   std::vector<std::string> notes;
@@ -106,6 +129,7 @@ std::vector<std::string> notes_of(const Conversion& conversion) {
       source.info().recast_tensors > 0 && record.contains("encoder") && !conversion.options.from.encode.empty())
     notes.push_back(fmt::format("{} weights are rounded to {} as {} encodes them: {}", source.info().recast_tensors,
                                 record.at("encoded_as"), record.at("encoder"), record.at("encode_error")));
+  std::ranges::move(turned_orders(conversion), std::back_inserter(notes));
   if (conversion.finer_scales.rows > 0) notes.push_back(finer_scales_note(conversion));
   if (conversion.second_scales.pairs > 0)
     notes.push_back(fmt::format(

@@ -141,6 +141,33 @@ std::vector<std::string> scale_texts(const Inventory& inventory, const Quantizat
   return {texts.begin(), texts.end()};
 }
 
+/// The parts of the model whose weights are quantized, by the roles of what they decode to.
+std::vector<std::string> parts_of_codes(const Source& source, const Quantization& found, const SourceAnswers& answers) {
+  if (found.tensors.empty()) return {};
+  try {
+    const Inventory decoded = decoded_inventory(source.inventory(), found, Dtype::BF16);
+    const Recognition model = recognize_model(decoded, hints_of(source, answers), source.record(), answers);
+    std::map<std::string_view, std::string_view> parts;
+    for (const ExpertBlock& block : model.blocks)
+      for (const Matrix& matrix : block.matrices)
+        parts.emplace(decoded.tensors[matrix.tensor].name,
+                      block.set == ExpertSet::Routed ? "routed experts" : "shared experts");
+    for (const DenseMatrix& dense : model.dense) {
+      const std::string_view role = to_string(dense.role);
+      parts.emplace(decoded.tensors[dense.matrix.tensor].name, role.substr(0, role.find('/')));
+    }
+    std::set<std::string> names;
+    for (const QuantizedTensor& weight : found.tensors)
+      if (const auto part = parts.find(weight.name); part != parts.end())
+        names.emplace(part->second);
+      else
+        names.emplace("others");
+    return {names.begin(), names.end()};
+  } catch (const Error&) {
+    return {};  // What is wrong with the codes is a problem of its own.
+  }
+}
+
 /// Says whether a naming explains the model that the codes decode to. Stored codes may have shapes that none does.
 bool decodes_to_model(const Source& source, const Quantization& found, const SourceAnswers& answers) {
   if (found.tensors.empty()) return false;
@@ -185,6 +212,7 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& asked
     inspection.problems.push_back(std::move(text));
   const Quantization& found = codes.found;
   inspection.quantized = found.formats;
+  inspection.quantized_parts = parts_of_codes(*inspection.source, found, answers);
   inspection.scales = scale_texts(inspection.source->inventory(), found);
   if (codes.fault) inspection.problems.emplace_back(codes.fault->what());
   if (codes.stops_all) inspection.fault = codes.fault;

@@ -10,6 +10,7 @@
 
 #include "core/compare_names.hpp"
 #include "glu_ckpt/model.hpp"
+#include "layout/neighbour_layers.hpp"
 #include "layout/placement.hpp"
 
 namespace glu_ckpt {
@@ -102,23 +103,6 @@ std::vector<ListedTensor> list_tensors(const Inspection& inspection, const std::
   return listed;
 }
 
-namespace {
-
-/// The text of a key up to its first number: "model.layers.3.", which all keys of a layer begin with; empty where there
-/// is none.
-std::string_view layer_prefix(std::string_view key) {
-  for (std::size_t begin = 0; begin < key.size();) {
-    const std::size_t end = std::min(key.find('.', begin), key.size());
-    const std::string_view word = key.substr(begin, end - begin);
-    if (!word.empty() && word.find_first_not_of("0123456789") == word.npos && end < key.size())
-      return key.substr(0, end + 1);
-    begin = end + 1;
-  }
-  return {};
-}
-
-}  // namespace
-
 std::vector<LayerContent> layer_contents(const Inspection& inspection) {
   if (!inspection.recognition) return {};
   std::vector<LayerContent> layers;
@@ -139,19 +123,19 @@ std::vector<LayerContent> layer_contents(const Inspection& inspection) {
   }
   const auto& tensors = inspection.source->inventory().tensors;
   std::set<std::size_t> dense_tensors;
-  std::map<std::string_view, std::string> labels;
   for (const DenseMatrix& dense : recognition.dense) {
-    const std::string label = layer_label(dense);
-    layer_of(label).other_bytes += bytes_of_matrix(dense.matrix);
+    layer_of(layer_label(dense)).other_bytes += bytes_of_matrix(dense.matrix);
     dense_tensors.insert(dense.matrix.tensor);
-    if (!label.empty()) labels.emplace(layer_prefix(tensors[dense.matrix.tensor].name), label);
   }
-  // Codes and scales outside of the experts are in the layer of the norms beside them.
-  for (const std::size_t other : recognition.others)
-    if (!dense_tensors.contains(other) && !is_optimizer_tensor(tensors[other].name)) {
-      const auto label = labels.find(layer_prefix(tensors[other].name));
-      layer_of(label == labels.end() ? std::string() : label->second).other_bytes += tensors[other].bytes;
-    }
+  // Codes and scales outside of the experts, and an adapter's factors, are in the layer of what lies beside them.
+  const NeighbourLayers neighbours(inspection.source->inventory(), recognition);
+  for (const std::size_t other : recognition.others) {
+    const TensorRef& tensor = tensors[other];
+    if (dense_tensors.contains(other) || is_optimizer_tensor(tensor.name)) continue;
+    LayerContent& layer = layer_of(neighbours.of(tensor.name));
+    const bool is_routed = recognition.is_adapter && tensor.name.find(".experts.") != tensor.name.npos;
+    (is_routed ? layer.expert_bytes : layer.other_bytes) += tensor.bytes;
+  }
   std::stable_sort(layers.begin(), layers.end(), [](const LayerContent& a, const LayerContent& b) {
     if (a.layer.empty() != b.layer.empty()) return b.layer.empty();
     return natural_key(a.layer) < natural_key(b.layer);

@@ -111,6 +111,8 @@ using glu_ckpt::size_text;
 /// Totals that both reports print.
 struct Totals {
   i64 moe_layers = 0;
+  /// Layers of multi-token prediction that have experts; not among moe_layers.
+  i64 mtp_layers = 0;
   i64 num_experts = 0;
   i64 hidden_size = 0;
   i64 intermediate_size = 0;

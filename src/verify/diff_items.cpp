@@ -12,6 +12,7 @@
 #include "core/element_text.hpp"
 #include "core/fail.hpp"
 #include "core/parallel.hpp"
+#include "layout/neighbour_layers.hpp"
 #include "verify/compare_elements.hpp"
 #include "verify/item_rows.hpp"
 
@@ -173,13 +174,28 @@ void settle_place(ElementPlace& place, const Item& item) {
   place.column = index % cols;
 }
 
-/// The pair without what comparing its elements showed.
+/// The layer of a pair, where its tensor has no role but lies in a layer: a scale of attention.
+class PairLayers {
+ public:
+  PairLayers(const Model& a, const Model& b)
+      : a_(a.source->inventory(), *a.recognition), b_(b.source->inventory(), *b.recognition) {}
+
+  std::string of(const ItemPair& pair) const {
+    const Item& any = pair.first != nullptr ? *pair.first : *pair.second;
+    if (any.other == nullptr) return any.layer();
+    return (pair.first != nullptr ? a_ : b_).of(any.other->name);
+  }
+
+ private:
+  NeighbourLayers a_, b_;
+};
+
+/// The pair without its layer and what comparing its elements showed.
 TensorDiff describe_pair(const Model& a, const Model& b, const ItemPair& pair) {
   const auto& [x, y] = pair;
   const Item& any = x != nullptr ? *x : *y;
   TensorDiff diff;
   diff.name = any.name();
-  diff.layer = any.layer();
   if (any.block != nullptr && any.block->set == ExpertSet::Routed) diff.expert = any.matrix->expert;
   if (x == nullptr || y == nullptr) diff.only_in = x != nullptr ? Side::A : Side::B;
   if (x != nullptr) {
@@ -285,10 +301,12 @@ Diff diff_items(const Model& a, const Model& b, std::span<const ItemPair> pairs,
     differ.run(tasks[i], own);
   });
   Summary summary;
+  const PairLayers layers(a, b);
   i64 bytes = 0;
   auto task = tasks.begin();
   for (std::size_t i = 0; i < pairs.size(); ++i) {
     TensorDiff diff = describe_pair(a, b, pairs[i]);
+    diff.layer = layers.of(pairs[i]);
     if (comparable(pairs[i])) diff.elements = ElementDiff();
     if (comparable(pairs[i]) && !is_read(pairs[i]))
       diff.elements->elements = pairs[i].first->bytes / counted_bytes(diff.dtype_a);

@@ -36,6 +36,14 @@ model.layers.0.mlp.experts.3.up_proj.weight    BF16   [32, 64]  4096   model.saf
             layers 1 to 2: 6 experts 40.32 kB, shared expert 13.44 kB, rest 24.77 kB in each
             layer mtp.0: 6 experts 40.32 kB, shared expert 13.44 kB, rest 54.67 kB
             no layer: rest"
+  check "inspect: multi-token prediction is counted apart: $OUT" has "$OUT" \
+    "moe layers  2, and 1 of multi-token prediction: 6 experts, hidden size 56, intermediate size 20"
+  status "inspect --json: multi-token prediction" 0 inspect "$TESTDATA/whole/deepseek_v3/hf" --json
+  check "inspect --json: multi-token prediction: $OUT" [ "$(json_get 'v["moe_layers"], v["mtp_moe_layers"], v["num_experts"]')" == "(2, 1, 6)" ]
+  status "inspect: what is quantized" 0 inspect "$TESTDATA/quantized/ct_int4_g32"
+  check "inspect: what is quantized: $OUT" has "$OUT" "quantized   INT4 in groups of 32: routed experts; --decode bf16"
+  status "diff: scales of attention" 1 diff "$TESTDATA/quantized/fp8_block128" "$TESTDATA/quantized/fp8_channel" --json
+  check "diff: scales of attention are in their layer" [ "$(json_get '[t["layer"] for t in v["tensors"] if "self_attn" in t["name"] and t["layer"] is None]')" == "[]" ]
 }
 
 # Line 5: what would load and be wrong is refused, and a warning where it is written all the same.
@@ -240,6 +248,9 @@ $a: differs" digest --check "$list"
   printf 'no digest\n' >"$list"
   status "digest --check of another file" 2 digest --check "$list"
   status "digest of nothing" 2 digest
+  prints "digest PATH --check LIST" 2 \
+    "glu-ckpt: error: --check takes the paths from the lines of $list: \`glu-ckpt digest --check $list\` without $a; \`glu-ckpt verify $a gck2:...\` compares one path with one digest [usage]" \
+    digest "$a" --check "$list"
   # A path with a newline, as sha256sum writes it.
   local odd=$WORK/$'odd\n\\name'
   cp -r "$a" "$odd"

@@ -19,6 +19,9 @@ json_fields() {
   printed verify 1 verify "$hf" "$work/b"
   printed verify 0 verify "$hf" "$hf" --forward
   printed verify 1 verify "$hf" "$TESTDATA/hf/gpt_oss"
+  check "verify: numbers of what is only in one, and of what is unlike" [ "$(json_get "v['differing'] + v['unlike'] + v['only_in_a'], \
+    v['unlike'] + v['only_in_a'] == len(v['missing']), v['unlike'] + v['only_in_b'] == len(v['extra']), v['only_in_a'] > 0")" == \
+    "(69, True, True, True)" ]
   printed diff 1 diff "$hf" "$TESTDATA/hf/gpt_oss"
   printed inspect 0 inspect "$TESTDATA/whole/llama3/hf"
   printed inspect 0 inspect "$TESTDATA/quantized/mxfp4_gpt_oss"

@@ -109,7 +109,8 @@ std::string history_text(const PageSide& side) {
 
 i64 moe_layers(const Inspection& inspection) {
   const auto layers = layer_contents(inspection);
-  return std::ranges::count_if(layers, [](const LayerContent& layer) { return layer.num_experts > 0; });
+  return std::ranges::count_if(
+      layers, [](const LayerContent& layer) { return layer.num_experts > 0 && !layer.layer.starts_with("mtp"); });
 }
 
 /// Rows are equal for both sides, or marked; empty ones are left out.

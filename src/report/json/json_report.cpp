@@ -131,7 +131,7 @@ std::string inspection_json(const Inspection& inspection, const std::optional<st
     write_layout(json, inspection.recognition->layout);
   else
     json.null();
-  json.field("moe_layers", sums.moe_layers);
+  json.field("moe_layers", sums.moe_layers).field("mtp_moe_layers", sums.mtp_layers);
   write_number(json, "num_experts", sums.num_experts);
   write_number(json, "hidden_size", sums.hidden_size);
   write_number(json, "moe_intermediate_size", sums.intermediate_size);
@@ -141,6 +141,7 @@ std::string inspection_json(const Inspection& inspection, const std::optional<st
   json.field("bytes", inspection.source->file_bytes());
   json.field("optimizer", sums.optimizer);
   write_list(json, "quantized", inspection.quantized);
+  write_list(json, "quantized_parts", inspection.quantized_parts);
   write_list(json, "scales", inspection.scales);
   write_list(json, "problems", inspection.problems);
   write_loads_in(json, inspection.loads_in);
@@ -238,7 +239,12 @@ std::string verdict_json(const Verdict& verdict, const std::vector<std::string>&
   json.key("forward").begin_array();
   for (const LayerForward& layer : verdict.forward) write_forward(json, layer);
   json.end_array();
-  json.field("differing", verdict.differing).field("same_layout", verdict.same_layout);
+  const auto only_in_a = static_cast<i64>(without_unlike(verdict.missing, verdict.differences).size());
+  const auto only_in_b = static_cast<i64>(without_unlike(verdict.extra, verdict.differences).size());
+  json.field("differing", verdict.differing);
+  json.field("unlike", static_cast<i64>(verdict.missing.size()) - only_in_a);
+  json.field("only_in_a", only_in_a).field("only_in_b", only_in_b);
+  json.field("same_layout", verdict.same_layout);
   write_list(json, "differing_padding", verdict.differing_padding);
   json.field("compared", verdict.compared).field("in_both", verdict.in_both);
   write_differences(json, verdict.differences);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "report/report.hpp"
 
@@ -27,6 +28,20 @@ void write_warnings(JsonWriter& json, const std::vector<std::string>& warnings) 
   json.key("warnings").begin_array();
   for (const std::string& warning : warnings) json.value(warning);
   json.end_array();
+}
+
+std::vector<std::string> without_unlike(const std::vector<std::string>& labels, const Diff& differences) {
+  std::set<std::string> unlike;
+  for (const TensorDiff& tensor : differences.tensors) {
+    if (tensor.only_in) continue;
+    unlike.insert(fmt::format("{} {} {}", tensor.name, dtype_name(tensor.dtype_a), shape_text(tensor.shape_a)));
+    for (const std::string& name : {tensor.name, tensor.tensor_b})
+      unlike.insert(fmt::format("{} {} {}", name, dtype_name(tensor.dtype_b), shape_text(tensor.shape_b)));
+  }
+  std::vector<std::string> found;
+  for (const std::string& label : labels)
+    if (!unlike.contains(label)) found.push_back(label);
+  return found;
 }
 
 namespace {

@@ -26,4 +26,8 @@ std::string configs_text(const std::vector<ConfigDifference>& configs);
 /// The fields `config_differences`, `layers` and `tensors`.
 void write_differences(JsonWriter& json, const Diff& diff);
 
+/// Returns those of `labels` (Verdict::missing or extra) whose matrix or tensor the other side lacks, without those
+/// that only have another dtype or shape there.
+std::vector<std::string> without_unlike(const std::vector<std::string>& labels, const Diff& differences);
+
 }  // namespace glu_ckpt::report

@@ -87,16 +87,23 @@ Totals totals(const Inspection& inspection) {
   }
   sums.dtypes.assign(dtypes.begin(), dtypes.end());
   if (!inspection.recognition) return sums;
-  const auto merge = [&](i64& into, i64 value) { into = sums.moe_layers == 0 || into == value ? value : -1; };
+  bool is_first = true;
+  const auto merge = [&](i64& into, i64 value) { into = is_first || into == value ? value : -1; };
+  const auto is_mtp = [](const ExpertBlock& block) { return block.stack.starts_with("mtp"); };
   const auto& blocks = inspection.recognition->blocks;
   const bool weights =
       std::ranges::any_of(blocks, [](const ExpertBlock& block) { return !block.is_optimizer_state(); });
+  const bool has_stack = std::ranges::any_of(
+      blocks, [&](const ExpertBlock& block) { return block.set == ExpertSet::Routed && !is_mtp(block); });
   for (const ExpertBlock& block : blocks) {
     if (block.set == ExpertSet::Shared || (block.is_optimizer_state() && weights)) continue;
+    if (is_mtp(block)) ++sums.mtp_layers;
+    if (is_mtp(block) && has_stack) continue;
     merge(sums.num_experts, block.num_experts);
     merge(sums.hidden_size, block.hidden_size);
     merge(sums.intermediate_size, block.intermediate_size);
-    ++sums.moe_layers;
+    is_first = false;
+    if (!is_mtp(block)) ++sums.moe_layers;
   }
   return sums;
 }
@@ -114,8 +121,11 @@ std::string layers_text(const std::vector<LayerContent>& layers) {
     for (last = first; last + 1 < layers.size() && alike(layers[first], layers[last + 1]);) ++last;
     const LayerContent& layer = layers[first];
     std::vector<std::string> parts;
-    if (layer.num_experts > 0)
-      parts.push_back(fmt::format("{} experts {}", layer.num_experts, size_text(layer.expert_bytes)));
+    // How many experts share an adapter's factors is not told by these.
+    if (layer.expert_bytes > 0)
+      parts.push_back(fmt::format("{} experts {}",
+                                  layer.num_experts > 0 ? fmt::format("{}", layer.num_experts) : "routed",
+                                  size_text(layer.expert_bytes)));
     if (layer.shared_bytes > 0) parts.push_back(fmt::format("shared expert {}", size_text(layer.shared_bytes)));
     if (layer.other_bytes > 0) parts.push_back(fmt::format("rest {}", size_text(layer.other_bytes)));
     const std::string name = layer.layer.empty() ? "no layer"
@@ -197,8 +207,9 @@ std::string inspection_text(const Inspection& inspection) {
                       size_text(source.file_bytes()), source.file_bytes());
   text += fmt::format("tensors     {}, {}\n", source.inventory().tensors.size(), fmt::join(sums.dtypes, " "));
   if (!inspection.quantized.empty())
-    text +=
-        fmt::format("quantized   {}; --decode bf16 reads the weights as bf16\n", fmt::join(inspection.quantized, ", "));
+    text += fmt::format(
+        "quantized   {}{}; --decode bf16 reads the weights as bf16\n", fmt::join(inspection.quantized, ", "),
+        inspection.quantized_parts.empty() ? "" : fmt::format(": {}", fmt::join(inspection.quantized_parts, ", ")));
   if (!inspection.scales.empty()) text += fmt::format("scales      {}\n", fmt::join(inspection.scales, "; "));
   if (const CheckpointInfo& info = source.info(); !info.decoded_weights.empty())
     text += fmt::format("decoded     {} weights from {}, as {} decodes them\n", info.decoded_weights.size(),
@@ -207,7 +218,8 @@ std::string inspection_text(const Inspection& inspection) {
     const LayoutAnswers& layout = inspection.recognition->layout;
     text += fmt::format("layout      {}\n", explain_layout(layout));
     text += fmt::format("glu from    {}\n", glu_source_text(layout.glu_source));
-    text += fmt::format("moe layers  {}: {} experts, hidden size {}, intermediate size {}\n", sums.moe_layers,
+    text += fmt::format("moe layers  {}{}: {} experts, hidden size {}, intermediate size {}\n", sums.moe_layers,
+                        sums.mtp_layers > 0 ? fmt::format(", and {} of multi-token prediction", sums.mtp_layers) : "",
                         number_or_mixed(sums.num_experts), number_or_mixed(sums.hidden_size),
                         number_or_mixed(sums.intermediate_size));
   } else if (inspection.adapter) {
@@ -223,10 +235,26 @@ std::string inspection_text(const Inspection& inspection) {
   return text;
 }
 
+namespace {
+
+/// ", for PEFT 0.18, on transformers 5", or the programs where there are several: what tells two layouts of an adapter
+/// apart, whose tensors have the same names.
+std::string readers_text(const LoadsIn& found) {
+  if (found.loaders.empty()) return "; what reads it is not known";
+  if (found.loaders.size() == 1)
+    return fmt::format(", for {} {}", found.loaders.front().program, found.loaders.front().versions);
+  std::string text;
+  for (const Loader& loader : found.loaders) text += (text.empty() ? ", for " : ", ") + loader.program;
+  return text;
+}
+
+}  // namespace
+
 std::string conversion_text(const Conversion& conversion) {
   const Plan& plan = *conversion.plan;
   std::string text = fmt::format("from        {}\n", explain_layout(plan.from));
-  text += fmt::format("to          {}\n", explain_layout(plan.to));
+  const std::string reader = plan.to.naming == "adapter" ? readers_text(conversion.loads_in) : "";
+  text += fmt::format("to          {}{}\n", explain_layout(plan.to), reader);
   text += fmt::format("{} {}\n",
                       conversion.dry_run      ? "would write"
                       : conversion.up_to_date ? "up to date "
@@ -273,22 +301,6 @@ std::string conversion_text(const Conversion& conversion) {
 
 namespace {
 
-/// Returns those of `labels` whose matrix or tensor the other side lacks, without those that only have another dtype or
-/// shape.
-std::vector<std::string> lacking(const std::vector<std::string>& labels, const Diff& differences) {
-  std::set<std::string> unlike;
-  for (const TensorDiff& tensor : differences.tensors) {
-    if (tensor.only_in) continue;
-    unlike.insert(fmt::format("{} {} {}", tensor.name, dtype_name(tensor.dtype_a), shape_text(tensor.shape_a)));
-    for (const std::string& name : {tensor.name, tensor.tensor_b})
-      unlike.insert(fmt::format("{} {} {}", name, dtype_name(tensor.dtype_b), shape_text(tensor.shape_b)));
-  }
-  std::vector<std::string> found;
-  for (const std::string& label : labels)
-    if (!unlike.contains(label)) found.push_back(label);
-  return found;
-}
-
 std::string differing_padding_text(const std::vector<std::string>& tensors) {
   if (tensors.empty()) return {};
   return fmt::format(
@@ -313,8 +325,8 @@ std::string bytes_text(const Verdict& verdict, bool every_tensor) {
     text += differing_padding_text(verdict.differing_padding) + configs_text(verdict.differences.configs);
     return text + to_string(verdict.a) + "\n";
   }
-  const std::vector<std::string> only_a = lacking(verdict.missing, verdict.differences);
-  const std::vector<std::string> only_b = lacking(verdict.extra, verdict.differences);
+  const std::vector<std::string> only_a = without_unlike(verdict.missing, verdict.differences);
+  const std::vector<std::string> only_b = without_unlike(verdict.extra, verdict.differences);
   const std::size_t unlike = verdict.missing.size() - only_a.size();
   const i64 differing = verdict.differing + static_cast<i64>(unlike);
   if (differing == 0 && only_a.empty() && only_b.empty())
