@@ -19,6 +19,24 @@ pages() {
   check "README.md has at most 200 lines" [ "$(wc -l <"$HERE/../../README.md")" -le 200 ]
 }
 
+# A value of megatron_args.txt may be a pattern to a shell, which a file's name fits.
+argument_lines() {
+  local dir=$WORK/arguments page line
+  mkdir "$dir"
+  status "arguments with brackets" 0 convert "$TESTDATA/whole/deepseek_v3/hf" "$dir/OUT" --to megatron -q
+  cp -r "$dir/OUT" "$dir/START"
+  : >"$dir/01+12"
+  # shellcheck disable=SC2046
+  check "arguments with brackets: a shell changes them" [ "$(cd "$dir" && printf '%s\n' $(cat OUT/megatron_args.txt) | grep -cxF 01+12)" == 1 ]
+  for page in README.md docs/guide.md docs/targets.md; do
+    line=$(grep -m1 '^mapfile' "$HERE/../../$page")
+    # shellcheck disable=SC2154
+    check "$page: its line gives them as they are: $line" [ "$(cd "$dir" && eval "$line" && printf '%s\n' "${args[@]}")" == \
+      "$(tr -s '[:space:]' '\n' <"$dir/OUT/megatron_args.txt")" ]
+  done
+  rm -rf "$dir"
+}
+
 # The workflow of docs/ci.md runs what stands below it.
 ci_workflow() {
   local line
