@@ -97,9 +97,10 @@ void tell_of_codes(const RunOptions& run, const Checkpoint& source, const Checkp
   const std::string name = other.source->path().string(), of = source.source->path().string();
   if (question == Question::AreTheyOne && was_encoded)
     tell_note(run,
-              "{}: was written as {}; --encode {}{} compares with {} so, and `glu-ckpt diff {} {} --decode bf16` "
+              "{}: was written as {}; {}--encode {}{} compares with {} so, and `glu-ckpt diff {} {} --decode bf16` "
               "measures what it lost",
-              name, as->second, as->second, by == record.end() ? "" : " --encode-as " + by->second, of, of, name);
+              name, as->second, are_both_codes && record.contains("decoded_from") ? "--decode bf16 " : "", as->second,
+              by == record.end() ? "" : " --encode-as " + by->second, of, of, name);
   else
     tell_note(
         run,
@@ -116,7 +117,7 @@ void tell_how_to_read(const RunOptions& run, const SourceAnswers& answers, const
                       const Checkpoint& other, Question question) {
   const Record& record = other.source->record();
   if (const auto from = record.find("decoded_from");
-      from != record.end() && !answers.decode && !quantized_formats(source).empty())
+      from != record.end() && !answers.decode && !quantized_formats(source).empty() && quantized_formats(other).empty())
     tell_note(run, "{}: was decoded from {}; --decode {} compares with what {} decodes to",
               other.source->path().string(), from->second, has_bf16(*other.source) ? "bf16" : "f32",
               source.source->path().string());

@@ -237,6 +237,14 @@ quantized_encodes() {
   check "the configuration says which" grep -q '"modules_to_not_convert": \["lm_head", "model.layers.0.mlp.gate"' \
     "$out/config.json"
   rm -rf "$out"
+  local gptq=$TESTDATA/quantized/gptq_int4
+  status "codes of other codes" 0 convert "$gptq" "$out" --decode bf16 --encode fp8:128x128 -q
+  status "codes of other codes: verify" 1 verify "$gptq" "$out"
+  check "codes of other codes: verify: one way: $ERR" eval 'has "$ERR" "; --decode bf16 --encode fp8:128x128 --encode-as slime compares with" && ! has "$ERR" "was decoded from"'
+  status "codes of other codes: the way" 0 verify "$gptq" "$out" --decode bf16 --encode fp8:128x128 --encode-as slime
+  status "codes of other codes: diff" 1 diff "$gptq" "$out"
+  check "codes of other codes: diff: one way: $ERR" eval 'has "$ERR" "holds others, so they are compared as different tensors; --decode bf16" && ! has "$ERR" "decode f32"'
+  rm -rf "$out"
   status "codes are not encoded again" 3 convert "$TESTDATA/quantized/fp8_channel" "$out" --encode fp8:128x128
   says "what to do" "--decode bf16 beside it"
   status "rows that are no multiple of a cell" 4 convert "$in" "$out" --encode mxfp4
