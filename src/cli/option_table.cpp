@@ -141,10 +141,11 @@ OptionGroup source() {
           option("--allow-narrowing", "--dtype may round, to nearest even", flag(FIELD(from.allow_narrowing))),
           option("--from-lora FILES", "an adapter's factors of packed experts, where shapes do not tell who wrote them",
                  one_of(FIELD(from.from_lora), lora_file_words())),
-          option("--encode FORMAT",
-                 "weights are rounded to codes of this format; those that are quantized already become mxfp8 alone, "
-                 "where that is exact",
-                 one_of(FIELD(from.encode), encoder_words())),
+          option(
+              "--encode FORMAT",
+              "weights are rounded to codes of this format; weights that are quantized already can only become mxfp8, "
+              "where that is exact (else --decode bf16 beside it)",
+              one_of(FIELD(from.encode), encoder_words())),
           option("--encode-as PROGRAM", "the program whose encoder is followed, bit for bit",
                  one_of(FIELD(from.encode_as), encoder_programs()),
                  "fp8:128x128 slime; fp8:128x128:ue8m0 deepgemm; fp8:channel, int4 compressed-tensors; mxfp4 triton; "
@@ -177,7 +178,7 @@ Rows jobs() {
                  "one per core that it may run on")};
 }
 
-constexpr auto kMemoryOfHeaders = "a header may have 1/64 of it in bytes, each of which takes three of memory";
+constexpr auto kMemoryOfHeaders = "memory for headers; the header of a file may have at most 1/64 of it";
 
 Rows max_memory(const char* about = "bytes of all buffers together") {
   return {option("--max-memory SIZE", about, size(FIELD(run.memory_bytes)), "1GiB")};
@@ -461,17 +462,18 @@ CommandTable diff_command() {
 }
 
 CommandTable digest_command() {
-  return {
-      "digest",
-      "one fingerprint, the same for every layout of the same weights",
-      cmd_digest,
-      {"digest Qwen3-30B-A3B", "digest RUN --from-glu contiguous", "digest A B >DIGESTS", "digest --check DIGESTS"},
-      {inputs("files or directories; of several, a digest and a path a line")},
-      {{"What is compared",
-        {option("--check FILE", "digests and paths, as `digest` prints them, are compared", text(FIELD(check_file)))}},
-       source(),
-       work(),
-       general()}};
+  return {"digest",
+          "one fingerprint, the same for every layout of the same weights",
+          cmd_digest,
+          {"digest Qwen3-30B-A3B", "digest RUN --from-glu contiguous", "digest A B >DIGESTS", "digest --check DIGESTS"},
+          {inputs("files or directories; of several, a digest and a path a line")},
+          {{"What is compared",
+            {option("--check FILE",
+                    "compare each path in FILE with the digest before it; `digest PATH... >FILE` writes such a file",
+                    text(FIELD(check_file)))}},
+           source(),
+           work(),
+           general()}};
 }
 
 CommandTable check_command() {
@@ -481,8 +483,9 @@ CommandTable check_command() {
           {"check OUT", "check OUT --json", "check OUT --manifest sha256"},
           {required(inputs("files or directories"))},
           {{"What is compared",
-            {manifest("such a file must be there; where it is, it is compared anyway"),
-             option("--strict", "end with status 1 where nothing says what the data should be", flag(FIELD(strict)))}},
+            {manifest("fail if this file is not there; one that is there is compared in any case"),
+             option("--strict", "end with status 1 if no checksum is recorded, so that no data can be compared",
+                    flag(FIELD(strict)))}},
            work(),
            general()}};
 }
