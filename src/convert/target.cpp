@@ -15,6 +15,7 @@
 #include "io/file.hpp"
 #include "io/file_names.hpp"
 #include "layout/layout_table.hpp"
+#include "layout/optimizer_names.hpp"
 #include "model/former_model.hpp"
 #include "model/known_orders.hpp"
 #include "model/open_checkpoint.hpp"
@@ -144,6 +145,8 @@ class TargetResolver {
   /// Asks at once for all that is not known, and for the optimizer to be left out, which only Megatron has a place for.
   [[noreturn]] void fail_no_architecture() const {
     if (const std::string text = other_model_text(source_); !text.empty())
+      fail(ErrorCode::NoMap, {source_.path().string(), {}}, "--to {}: {}", *options_.target, text);
+    if (const std::string text = unjoined_ranks_text(source_.inventory()); !text.empty())
       fail(ErrorCode::NoMap, {source_.path().string(), {}}, "--to {}: {}", *options_.target, text);
     std::vector<std::string> options = hints_.config_options;
     // The model's type may be known, and have no map.

@@ -1,6 +1,9 @@
 #include "layout/optimizer_names.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <set>
 
 #include "glu_ckpt/layout.hpp"
 
@@ -85,6 +88,21 @@ std::string_view shard_folder(std::string_view name) {
   if (!name.starts_with("mp_rank_")) return {};
   const std::size_t slash = name.find('/');
   return slash == name.npos ? std::string_view() : name.substr(0, slash + 1);
+}
+
+std::string unjoined_ranks_text(const Inventory& inventory) {
+  std::set<std::string_view> folders;
+  for (const TensorRef& tensor : inventory.tensors) {
+    const std::string_view folder = shard_folder(tensor.name);
+    if (folder.empty()) return {};
+    folders.insert(folder);
+  }
+  if (folders.empty()) return {};
+  return fmt::format(
+      "it is a checkpoint in Megatron's older format, with the tensors of each rank in a directory of its "
+      "own ({}{}), and the matrices that ranks have parts of are not joined. Megatron-LM joins them: load "
+      "it there once, and save it with --ckpt-format torch_dist",
+      *folders.begin(), folders.size() > 1 ? fmt::format(" and {} more", folders.size() - 1) : "");
 }
 
 bool is_optimizer_tensor(std::string_view name) {

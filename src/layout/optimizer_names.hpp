@@ -1,8 +1,11 @@
 #pragma once
 /// Keys of an optimizer's tensors, and the parts of them that are keys of the model.
 
+#include <string>
 #include <string_view>
 #include <vector>
+
+#include "glu_ckpt/tensor.hpp"
 
 namespace glu_ckpt {
 
@@ -34,5 +37,8 @@ bool is_master_weight(std::string_view state);
 
 /// "mp_rank_00_003/" in front of keys of one shard of Megatron's legacy format; empty where there is none.
 std::string_view shard_folder(std::string_view name);
+
+/// Says of a checkpoint with such keys that it is not whole before Megatron-LM has joined its ranks; empty for others.
+std::string unjoined_ranks_text(const Inventory& inventory);
 
 }  // namespace glu_ckpt

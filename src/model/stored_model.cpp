@@ -19,6 +19,7 @@
 #include "io/file_names.hpp"
 #include "layout/bare_codes.hpp"
 #include "layout/element_grid.hpp"
+#include "layout/optimizer_names.hpp"
 #include "model/saved_arguments.hpp"
 #include "quant/quant_config.hpp"
 
@@ -103,6 +104,7 @@ LoadsIn loads_in(const Source& source, const ModelHints& hints, const Recognitio
   if (const std::vector<std::string> doubts = file_doubts(source, hints); !doubts.empty())
     stored.not_whole = doubts.front();
   if (stored.not_whole.empty()) stored.not_whole = lone_shard_text(source);
+  if (stored.not_whole.empty()) stored.not_whole = unjoined_ranks_text(source.inventory());
   if (stored.not_whole.empty()) stored.not_whole = why_not_whole(model, stored.rest, true);
   stored.quantized |= quantized;
   return loads_in(stored);

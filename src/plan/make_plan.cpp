@@ -188,26 +188,13 @@ bool leaves_memory(const Recognition& from, const TargetAnswers& to) {
 /// Says why no spelling explains the rest of the model.
 std::string why_no_rest(const Inventory& inventory, const Recognition& from) {
   const std::string& type = from.architecture->model_type;
-  std::set<std::string_view> folders;
-  const TensorRef* first = nullptr;
-  for (const std::size_t index : from.others) {
-    const TensorRef& tensor = inventory.tensors[index];
-    if (is_optimizer_tensor(tensor.name)) continue;
-    if (first == nullptr) first = &tensor;
-    folders.insert(shard_folder(tensor.name));
-  }
-  if (first == nullptr) return fmt::format("nothing but experts of the '{}' model is there", type);
-  if (!folders.begin()->empty())
-    return fmt::format(
-        "it is a checkpoint in Megatron's older format, with the tensors of each rank in a directory of its own "
-        "({}{}), "
-        "and the matrices that ranks have parts of are not joined. Megatron-LM joins them: load it there once, and "
-        "save "
-        "it with --ckpt-format torch_dist",
-        *folders.begin(), folders.size() > 1 ? fmt::format(" and {} more", folders.size() - 1) : "");
+  const auto is_rest = [&](std::size_t index) { return !is_optimizer_tensor(inventory.tensors[index].name); };
+  const auto first = std::ranges::find_if(from.others, is_rest);
+  if (first == from.others.end()) return fmt::format("nothing but experts of the '{}' model is there", type);
+  if (std::string text = unjoined_ranks_text(inventory); !text.empty()) return text;
   return fmt::format(
-      "none of the tensors outside of the experts, such as '{}', has a name that models of type '{}' have", first->name,
-      type);
+      "none of the tensors outside of the experts, such as '{}', has a name that models of type '{}' have",
+      inventory.tensors[*first].name, type);
 }
 
 /// The spelling that the rest of the model gets; null where it keeps its own.
@@ -363,7 +350,9 @@ Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOp
   if (identity && !options.force && !options.new_format)
     fail(ErrorCode::AlreadyInLayout, {}, "the source is {} already{}; {}--force copies it all the same",
          layout_text(plan.to, from.naming_settled), same_rows_text(plan),
-         asks_for_nothing(options.to) ? "--to says which program is to load the output, " : "");
+         from.is_adapter ? "its files can be used as they are where --to and --experts ask for nothing else, "
+         : asks_for_nothing(options.to) ? "--to says which program is to load the output, "
+                                        : "");
   if (!is_identity(drafts.list, inventory)) check_nothing_left_behind(inventory, from, drafts.list);
   check_unique(drafts.list);
   // PEFT reads one file.

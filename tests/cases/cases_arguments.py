@@ -453,6 +453,11 @@ LISTED = [
         Run("convert OUT OUT2 --glu interleaved:2 --shared-glu contiguous",
             check=listed_orders("--moe-mlp-glu-interleave-size 2")),
     ], note="listed order of no known model"),
+    Case("hf/gpt_oss", ".", [
+        Run("convert SRC OUT --to megatron", says="note: gate and up rows of the routed experts are interleaved:1 in the "
+            "source, and contiguous in the output"),
+        Run("convert SRC OUT --to megatron --glu contiguous --overwrite", never_says="gate and up rows of"),
+    ], note="an order that the target has"),
     Case("whole/qwen3_moe", "hf", [
         Run(TO_MEGATRON, check=without_record()),
         Run("stamp OUT --glu interleaved:4", says=r"warning.*routed experts are interleaved:4, and its "

@@ -127,6 +127,11 @@ CASES = [
         Run("inspect SRC"),
     ], change=lambda source: copy_tree(source / "iter_0000100/mp_rank_00", source / "iter_0000100/mp_rank_01"),
          note="two ranks"),
+    Case("megatron/legacy_tp2", ".", [
+        Run("convert SRC OUT --to hf", 4, says=r"--to hf: it is a checkpoint in Megatron's older format.*mp_rank_00_000/ and 1 more.*"
+            r"--ckpt-format torch_dist.*\[no-map\]", never_says="--from-config"),
+        Run("inspect SRC", says=r"loads in +nothing as it is.*older format"),
+    ], note="two ranks of no known model"),
     # ---- tables that programs make themselves ----
     Case("rotary_inv_freq", "src", [
         Run("convert SRC OUT --to megatron", says=r"no weights, such as '[^']*inv_freq', are left out"),
