@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/encode_bits.hpp"
 #include "core/simd.hpp"
 #include "glu_ckpt/tensor.hpp"
 #include "quant/formats/quant_format.hpp"
@@ -26,6 +27,9 @@ std::vector<std::string> known_encoders();
 
 /// `program` may be empty: the first one of the word. Throws Usage, naming those that there are.
 Encoder find_encoder(std::string_view word, std::string_view program);
+
+/// The formulas of the encoder for weights of `dtype`, BF16 or F32.
+CellRule cell_rule(const Encoder& encoder, Dtype dtype);
 
 /// Returns whether the program makes a second scale for each matrix.
 bool has_second_scale(const EncoderRow& row);

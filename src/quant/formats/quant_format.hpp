@@ -11,6 +11,7 @@
 #include <span>
 #include <string_view>
 
+#include "core/encode_bits.hpp"
 #include "glu_ckpt/layout.hpp"
 #include "glu_ckpt/ops/decode_codes.hpp"
 
@@ -120,40 +121,6 @@ struct DecoderRow {
   std::optional<Dtype> own_dtype{};
   std::string_view for_others{};
 };
-
-/// The formula by which a program makes the scale of a cell from the greatest magnitude of its weights
-/// (cell_scale() has them).
-enum class ScaleRule : std::uint8_t {
-  /// a / 448 in F32, a of 1e-12 at least.
-  Slime,
-  /// a / 448 in F32, a of 1e-4 at least; the same as a power of two.
-  DeepGemm,
-  DeepGemmPower,
-  /// The inverse of 448 / a; the same as a power of two.
-  Transformers,
-  TransformersPower,
-  /// a / 448 in the dtype of the weights; ModelOpt's may be 0, the other's not.
-  CompressedTensors,
-  ModelOpt,
-  /// Powers of two for 32 weights: the least one from a / greatest code on; torchao's default, which may be less; by
-  /// the rounded upper bits of a.
-  PowerUp,
-  PowerFloor,
-  PowerRounded,
-  DeepGemmFp4,
-  /// E4M3 beside a second scale of the matrix.
-  Nvfp4ModelOpt,
-  Nvfp4CompressedTensors,
-  /// a / 7.5 in the dtype of the weights.
-  Int4,
-};
-
-/// The meaning of a scale byte of 0 to the program: 2^-127, 2^-126, or that all codes are 0.
-enum class LeastPower : std::uint8_t { AsSaid, NextOne, Zero };
-/// The code that a number in the middle between two of FP4 gets.
-enum class Ties : std::uint8_t { Even, Away, Zero };
-/// The weights whose FP4 code has a sign.
-enum class Signs : std::uint8_t { Kept, Negative, NotPositive, NegativeCodes };
 
 /// A program that makes codes of the format from weights. The first row with a word is the one meant by it alone.
 struct EncoderRow {
