@@ -59,6 +59,9 @@ struct StageTimes {
 /// Reads for one range of the output (src/exec/range_reader.hpp).
 class RangeReader;
 
+/// Makes codes of weights (src/core/cell_device.hpp).
+class CellDevice;
+
 /// A device that executes moves.
 class Backend {
  public:
@@ -94,6 +97,9 @@ class Backend {
   virtual i64 buffer_bytes(int workers, i64 memory_bytes) const = 0;
   /// `number` counts the workers from 0; called by the thread that will use it. Throws NoMemory, DeviceFailed.
   virtual std::unique_ptr<Worker> make_worker(int number, i64 buffer_bytes) const = 0;
+  /// Where codes are made that a source has to make, of a backend with BackendOptions::encodes: null on the CPU, and
+  /// once the device was given back.
+  virtual std::weak_ptr<CellDevice> cell_device() const { return {}; }
   /// "cpu", "cuda:0" or "cuda:0,1".
   virtual std::string name() const = 0;
 };
@@ -101,6 +107,8 @@ class Backend {
 struct BackendOptions {
   /// Bytes of device memory for the buffers of all workers on one GPU.
   i64 device_memory_bytes = i64{1} << 30;
+  /// What is read becomes codes first: cell_device() makes them, with that memory, and the CPU does the rest.
+  bool encodes = false;
 };
 
 /// "cpu", "cuda", "cuda:N" or "cuda:all". A GPU is opened in the background, which takes a few tenths of a second;

@@ -19,6 +19,7 @@
 #include "model/source_hints.hpp"
 #include "model/stored_model.hpp"
 #include "plan/plan_bytes.hpp"
+#include "quant/encoded_source.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -169,15 +170,17 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
     if (options.part.of > 0) check_parts(output, options, ranks.size());
   });
   Conversion conversion{.input = input, .output = output, .options = options, .run = run, .consumed = consumed};
+  const bool encodes = !options.from.encode.empty();
   together(ranks, [&] {
     // A GPU that was named opens while the source is read; for "auto" the plan decides.
-    if (run.device != "auto") conversion.backend = open_backend(run);
+    if (run.device != "auto") conversion.backend = open_backend(run, nullptr, encodes);
     open_ends(conversion, [&] { return open_source(input); });
   });
   conversion.plan = make_shared_plan(conversion, ranks);
   together(ranks, [&] {
     complete_target(conversion.target, conversion.source, conversion.plan, options.from.drop_optimizer);
-    if (!conversion.backend) conversion.backend = open_backend(run, &conversion.plan);
+    if (!conversion.backend) conversion.backend = open_backend(run, &conversion.plan, encodes);
+    encode_on(*conversion.source.source, conversion.backend->cell_device());
   });
   if (consumed != nullptr) keep_source(conversion);
   judge_output(conversion);

@@ -11,6 +11,7 @@
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "exec/backends.hpp"
+#include "exec/encode_on_gpu.hpp"
 #include "exec/move_parts.hpp"
 #include "exec/read_pieces.hpp"
 #include "glu_ckpt/ops/cuda.hpp"
@@ -164,7 +165,7 @@ class CudaWorker final : public Backend::Worker {
   i64 used_ = 0;
 };
 
-class CudaBackend final : public Backend {
+class CudaBackend : public Backend {
  public:
   CudaBackend(const std::vector<int>& devices, const BackendOptions& options) : devices_(devices), options_(options) {
     opened_ = std::async(std::launch::async, [devices] {
@@ -182,7 +183,9 @@ class CudaBackend final : public Backend {
   void ready() const override { opened_.get(); }
   // A tenth of a second, which would otherwise pass at the program's end.
   void release() override {
-    released_ = std::async(std::launch::async, [devices = devices_] {
+    released_ = std::async(std::launch::async, [devices = devices_, opened = opened_] {
+      // Nobody may have waited for it.
+      opened.wait();
       // A failure changes nothing for a process that is done with the device.
       for (const int device : devices)
         if (cudaSetDevice(device) == cudaSuccess) (void)cudaDeviceReset();
@@ -217,11 +220,44 @@ class CudaBackend final : public Backend {
     return name;
   }
 
+ protected:
+  const std::shared_future<void>& opened() const { return opened_; }
+
  private:
   std::vector<int> devices_;
   BackendOptions options_;
   std::shared_future<void> opened_;
   std::future<void> released_;
+};
+
+/// Codes are made on GPUs, and all else is done by the CPU's workers. They do not wait until a GPU is open, which takes
+/// as long as encoding gigabytes: the CPU makes the first codes.
+class EncodingBackend final : public CudaBackend {
+ public:
+  EncodingBackend(const std::vector<int>& devices, const BackendOptions& options)
+      : CudaBackend(devices, options), cells_(make_gpu_cell_device(devices, options.device_memory_bytes, opened())) {}
+
+  // A GPU that is not there is known before it is open.
+  void ready() const override {
+    if (cuda_device_count() <= std::ranges::max(devices())) opened().get();
+  }
+  void release() override {
+    cells_.reset();
+    CudaBackend::release();
+  }
+  i64 task_bytes(bool short_runs) const override { return cpu_->task_bytes(short_runs); }
+  i64 in_cache_bytes() const override { return cpu_->in_cache_bytes(); }
+  int workers(int jobs) const override { return cpu_->workers(jobs); }
+  int computing(int jobs) const override { return cpu_->computing(jobs); }
+  i64 buffer_bytes(int workers, i64 memory_bytes) const override { return cpu_->buffer_bytes(workers, memory_bytes); }
+  std::unique_ptr<Worker> make_worker(int number, i64 buffer_bytes) const override {
+    return cpu_->make_worker(number, buffer_bytes);
+  }
+  std::weak_ptr<CellDevice> cell_device() const override { return cells_; }
+
+ private:
+  std::unique_ptr<Backend> cpu_ = make_cpu_backend();
+  std::shared_ptr<CellDevice> cells_;
 };
 
 float elapsed_seconds(const CudaEvent& begin, const CudaEvent& end) {
@@ -234,6 +270,7 @@ float elapsed_seconds(const CudaEvent& begin, const CudaEvent& end) {
 }  // namespace
 
 std::unique_ptr<Backend> make_cuda_backend(const std::vector<int>& devices, const BackendOptions& options) {
+  if (options.encodes) return std::make_unique<EncodingBackend>(devices, options);
   return std::make_unique<CudaBackend>(devices, options);
 }
 

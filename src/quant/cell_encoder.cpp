@@ -113,6 +113,18 @@ TensorRef WeightCells::like(TensorKind kind) const {
   return made;
 }
 
+CellBatch cells_to_encode(const Encoder& encoder, const WeightCells& cells, i64 rows, float second) {
+  CellBatch batch;
+  batch.rule = cell_rule(encoder, cells.weight().dtype);
+  batch.rows = rows;
+  batch.cols = cells.cols();
+  batch.cell_rows = cells.cell_rows();
+  batch.cell_cols = cells.cell_cols();
+  batch.scale_bytes = size_of(cells.scale_dtype());
+  batch.second = second;
+  return batch;
+}
+
 /// Sums are kept apart for every fourth weight, so that a compiler takes many at a time.
 void EncodeErrors::add_cell(std::span<const float> cell, std::span<const float> decoded, float greatest_weight) {
   double sums[4] = {}, error_sums[4] = {}, most[4] = {};
@@ -140,18 +152,27 @@ void EncodeErrors::add(const EncodeErrors& other) {
   lost += other.lost;
 }
 
+std::byte* CellEncoder::own_memory(i64 bytes) {
+  if (bytes > own_bytes_) {
+    own_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes));
+    own_bytes_ = bytes;
+  }
+  return own_.get();
+}
+
 void CellEncoder::load(i64 begin, i64 end) {
   first_row_ = begin * cells_.cell_rows();
   rows_ = std::min(end * cells_.cell_rows(), cells_.rows()) - first_row_;
-  if (const i64 bytes = rows_ * cells_.stored_row_bytes(); bytes > stored_bytes_) {
-    stored_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes));
-    stored_bytes_ = bytes;
+  made_.reset();
+  const CellBatch batch = cells_to_encode(encoder_, cells_, rows_, second_);
+  std::byte* const for_device = place_ != nullptr ? place_->weights_of(batch) : nullptr;
+  weights_ = for_device != nullptr ? for_device : own_memory(rows_ * cells_.stored_row_bytes());
+  read_weights();
+  MadeCells made;
+  if (for_device != nullptr && place_->encode(batch, made)) {
+    made_ = made;
+    return;
   }
-  if (cells_.turned())
-    read_turned();
-  else
-    source_.read(tensor_, first_row_ * cells_.stored_row_bytes(),
-                 {stored_.get(), static_cast<std::size_t>(rows_ * cells_.stored_row_bytes())});
   greatest_.assign(static_cast<std::size_t>((end - begin) * cells_.grid_cols()), 0);
   scales_.resize(greatest_.size());
   factors_.resize(greatest_.size());
@@ -164,10 +185,15 @@ void CellEncoder::load(i64 begin, i64 end) {
 
 i64 CellEncoder::batch() const {
   if (cells_.turned()) return cells_.grid_rows();
-  return std::max<i64>(kEncodeBatchBytes / std::max<i64>(cells_.cell_rows() * cells_.stored_row_bytes(), 1), 1);
+  const i64 bytes = place_ != nullptr ? device_->batch_bytes() : kEncodeBatchBytes;
+  return std::max<i64>(bytes / std::max<i64>(cells_.cell_rows() * cells_.stored_row_bytes(), 1), 1);
 }
 
 void CellEncoder::put_scales(std::byte* out) const {
+  if (made_) {
+    std::ranges::copy(made_->scales, out);
+    return;
+  }
   const i64 size = size_of(cells_.scale_dtype());
   for (const u32 scale : scales_) {
     std::memcpy(out, &scale, static_cast<std::size_t>(size));
@@ -177,6 +203,11 @@ void CellEncoder::put_scales(std::byte* out) const {
 
 void CellEncoder::put_codes(i64 row, std::byte* out) const {
   const i64 of_row = row - first_row_;
+  if (made_) {
+    const i64 bytes = cells_.code_row_bytes();
+    std::copy_n(made_->codes.begin() + of_row * bytes, bytes, out);
+    return;
+  }
   const std::byte* const weights = stored_row(of_row);
   const float* const factors = factors_.data() + of_row / cells_.cell_rows() * cells_.grid_cols();
   if (path_ == EncodePath::Plain)
@@ -210,16 +241,19 @@ EncodeErrors CellEncoder::measure() const {
   return errors;
 }
 
-/// Rows are columns of what is stored.
-void CellEncoder::read_turned() {
+void CellEncoder::read_weights() {
+  if (!cells_.turned())
+    return source_.read(tensor_, first_row_ * cells_.stored_row_bytes(),
+                        {weights_, static_cast<std::size_t>(rows_ * cells_.stored_row_bytes())});
+  // Rows are columns of what is stored.
   const i64 size = size_of(dtype());
   std::vector<std::byte> matrix(static_cast<std::size_t>(cells_.weight().bytes));
   source_.read(tensor_, 0, matrix);
   const std::byte* const first = matrix.data() + first_row_ * size;
   if (size == 2)
-    turn_columns<std::uint16_t>(first, cells_.rows(), rows_, cells_.cols(), stored_.get());
+    turn_columns<std::uint16_t>(first, cells_.rows(), rows_, cells_.cols(), weights_);
   else
-    turn_columns<u32>(first, cells_.rows(), rows_, cells_.cols(), stored_.get());
+    turn_columns<u32>(first, cells_.rows(), rows_, cells_.cols(), weights_);
 }
 
 void CellEncoder::set_scales() {
@@ -247,12 +281,10 @@ float CellEncoder::scale_of(std::size_t cell) const {
   return factor == 0 ? 0 : 1 / factor;
 }
 
-/// Of lesser weights none can decode to infinity: a code is at most half as much again as its weight.
 void CellEncoder::check_cells() const {
-  constexpr float kLeast = 0x1p126F;
   std::vector<std::byte> codes;
   for (std::size_t cell = 0; cell < greatest_.size(); ++cell) {
-    if (greatest_[cell] < kLeast) continue;
+    if (greatest_[cell] < kLeastWatched) continue;
     codes.resize(static_cast<std::size_t>(cells_.code_row_bytes()));
     const auto grid_cols = static_cast<std::size_t>(cells_.grid_cols());
     const i64 first = static_cast<i64>(cell % grid_cols) * cells_.cell_cols();

@@ -4,9 +4,12 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
+#include "core/cell_device.hpp"
 #include "glu_ckpt/checkpoint.hpp"
 #include "glu_ckpt/tensor.hpp"
 #include "quant/encode_row.hpp"
@@ -52,6 +55,9 @@ class WeightCells {
   i64 cell_cols_;
 };
 
+/// So many rows of the weight, as a CellDevice takes them.
+CellBatch cells_to_encode(const Encoder& encoder, const WeightCells& cells, i64 rows, float second);
+
 /// Sums over weights that were encoded and decoded again.
 struct EncodeErrors {
   double squares = 0;
@@ -68,15 +74,18 @@ struct EncodeErrors {
 /// Encodes rows of cells of one weight. One call uses it.
 class CellEncoder {
  public:
+  /// `device` may be null; what it declines, the CPU encodes: turned weights always, since the CPU turns them.
   CellEncoder(const Source& source, const Encoder& encoder, const EncodedWeight& weight, EncodePath path,
-              SimdLevel level, float second)
+              SimdLevel level, float second, std::shared_ptr<CellDevice> device = nullptr)
       : source_(source),
         encoder_(encoder),
         tensor_(weight.tensor),
         cells_(encoder, source.inventory().tensors[weight.tensor], weight.turned),
         path_(path),
         level_(level),
-        second_(second) {}
+        second_(second),
+        device_(weight.turned ? nullptr : std::move(device)),
+        place_(device_ != nullptr ? device_->take_place() : nullptr) {}
 
   /// Reads rows of cells [begin, end) and makes their scales. Throws NotExact where a weight, or what its code decodes
   /// to, is no finite number.
@@ -87,13 +96,14 @@ class CellEncoder {
   void put_scales(std::byte* out) const;
   /// The codes of a row of the weight, which was loaded.
   void put_codes(i64 row, std::byte* out) const;
-  /// The errors of all rows that were loaded.
+  /// The errors of all rows that were loaded, by an encoder without a device.
   EncodeErrors measure() const;
 
  private:
   Dtype dtype() const { return cells_.weight().dtype; }
-  const std::byte* stored_row(i64 of_row) const { return stored_.get() + of_row * cells_.stored_row_bytes(); }
-  void read_turned();
+  const std::byte* stored_row(i64 of_row) const { return weights_ + of_row * cells_.stored_row_bytes(); }
+  std::byte* own_memory(i64 bytes);
+  void read_weights();
   void set_scales();
   float scale_of(std::size_t cell) const;
   void check_cells() const;
@@ -108,9 +118,14 @@ class CellEncoder {
   float second_;
   i64 first_row_ = 0;
   i64 rows_ = 0;
-  /// Not filled with zeros: all of it is read.
-  std::unique_ptr<std::byte[]> stored_;
-  i64 stored_bytes_ = 0;
+  std::shared_ptr<CellDevice> device_;
+  std::unique_ptr<CellDevice::Place> place_;
+  /// Of the rows that were loaded, by the device; none where the CPU makes them.
+  std::optional<MadeCells> made_;
+  /// Those rows: memory of the place, or else this object's. That is not filled with zeros: all of it is read.
+  std::byte* weights_ = nullptr;
+  std::unique_ptr<std::byte[]> own_;
+  i64 own_bytes_ = 0;
   std::vector<u32> scales_;
   std::vector<float> factors_;
   std::vector<float> greatest_;

@@ -100,6 +100,10 @@ class EncodedSource final : public Source {
   const FileBacked* file_backed() const override { return nullptr; }
 
   void own(std::unique_ptr<Source> source) { owned_ = std::move(source); }
+  void encode_on(std::weak_ptr<CellDevice> device) {
+    // The plain path proves what the other one gave, so it has nothing in common with it.
+    if (path_ == EncodePath::Fast) device_ = std::move(device);
+  }
 
  private:
   const TensorRef& stored(std::size_t weight) const { return source_->inventory().tensors[weights_[weight].tensor]; }
@@ -264,7 +268,8 @@ class EncodedSource final : public Source {
     }
     const WeightCells cells = cells_of(entry.weight);
     if (entry.made == MadeAs::Scales && copy_scales(entry.weight, cells, offset, out)) return;
-    CellEncoder encoder(*source_, encoder_, weights_[entry.weight], path_, level_, second_of(entry.weight));
+    CellEncoder encoder(*source_, encoder_, weights_[entry.weight], path_, level_, second_of(entry.weight),
+                        device_.lock());
     // Rows of codes, or of scales, of which some are made for one row of cells.
     const bool is_codes = entry.made == MadeAs::Codes;
     const i64 row_bytes = is_codes ? cells.code_row_bytes() : cells.scale_row_bytes();
@@ -333,6 +338,7 @@ class EncodedSource final : public Source {
   std::vector<EncodedWeight> weights_;
   EncodePath path_;
   SimdLevel level_;
+  std::weak_ptr<CellDevice> device_;
   CheckpointInfo info_;
   std::vector<EncodedEntry> entries_;
   std::vector<std::string> left_;
@@ -373,6 +379,10 @@ void encode_source(std::unique_ptr<Source>& source, const Encoder& encoder, std:
   auto encoded = std::make_unique<EncodedSource>(*source, encoder, std::move(weights), path, level);
   encoded->own(std::move(source));
   source = std::move(encoded);
+}
+
+void encode_on(Source& source, std::weak_ptr<CellDevice> device) {
+  if (auto* const encoded = dynamic_cast<EncodedSource*>(&source)) encoded->encode_on(std::move(device));
 }
 
 }  // namespace glu_ckpt

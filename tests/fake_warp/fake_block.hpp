@@ -12,6 +12,7 @@
 
 #define __device__
 #define __global__
+#define __forceinline__ inline
 #define __grid_constant__
 #define __shared__ static
 #define __align__(bytes) __attribute__((aligned(bytes)))
@@ -26,12 +27,20 @@ struct __attribute__((may_alias, aligned(8))) float2 {
   float x, y;
 };
 inline float2 make_float2(float x, float y) { return {x, y}; }
+struct __attribute__((may_alias, aligned(8))) uint2 {
+  unsigned x, y;
+};
+struct __attribute__((may_alias, aligned(16))) uint4 {
+  unsigned x, y, z, w;
+};
 struct __attribute__((may_alias, aligned(16))) float4 {
   float x, y, z, w;
 };
 
 inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
 
 namespace fake_warp {
 
@@ -64,6 +73,11 @@ template <typename T>
 T __shfl_up_sync(unsigned, T value, unsigned step) {
   const auto& all = fake_warp::exchange(value);
   return fake_warp::lane() >= step ? all[fake_warp::lane() - step] : value;
+}
+
+template <typename T>
+T __shfl_xor_sync(unsigned, T value, unsigned mask) {
+  return fake_warp::exchange(value)[fake_warp::lane() ^ mask];
 }
 
 inline void atomicMin(int* at, int value) { *at = value < *at ? value : *at; }
