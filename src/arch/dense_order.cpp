@@ -39,8 +39,13 @@ void settle_dense_order(const ModelHints& hints, const Record& record, const Sou
   layout.glu = fused ? Glu{} : Glu{Glu::Kind::Split, 0};
   layout.glu_source = fused ? "none" : "naming";
   const GluAnswers orders(record, answers);
-  const GluAnswer given = orders.about_weights(
-      fused ? ArgumentOrders{dense_order(hints.trained), dense_order(hints.listed)} : ArgumentOrders{});
+  std::string listed = dense_order(hints.listed);
+  // No argument says another size of the blocks than the fused MLP's, so the record may have one.
+  const auto recorded = record.find("glu");
+  if (recorded != record.end() && recorded->second.starts_with("interleaved:") && listed != "contiguous")
+    listed.clear();
+  const GluAnswer given =
+      orders.about_weights(fused ? ArgumentOrders{dense_order(hints.trained), listed} : ArgumentOrders{});
   if (!given.best()) return;
   orders.check_agreement(given);
   const Glu& answer = *given.best();
