@@ -113,7 +113,9 @@ std::vector<std::string> notes_of(const Conversion& conversion) {
                                 source.record().at("merged"), source.record().at("merged_as")));
   for (const std::string& filled : source.info().filled) notes.push_back("filled: " + filled);
   if (asks_for_part(conversion.options.from))
-    notes.push_back(fmt::format("the output is a part of the model: {}", source.record().at("part")));
+    notes.push_back(source.record().contains("part")
+                        ? fmt::format("the output is a part of the model: {}", source.record().at("part"))
+                        : "the output is the whole model: the layers asked for are all that there are");
   if (const SourceAnswers& from = conversion.options.from; from.pad_experts > 0 || from.unpad) {
     const i64 width = conversion.source.recognition.architecture->expert_width;
     const i64 before = recorded_width_before_padding(source.record());

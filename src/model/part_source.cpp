@@ -488,14 +488,18 @@ class PartMaker {
     info.respelled = true;
     for (const char* key : {"digest", "source_digest", "num_hidden_layers", "config"}) info.record.erase(key);
     std::string said;
-    if (!answers_.layers.empty())
+    const bool has_all_layers = part_.count == part_.of;
+    if (!answers_.layers.empty() && !has_all_layers) {
       said = part_.count == 1 ? fmt::format("layer {} alone, of {}", answers_.layers, part_.of)
                               : fmt::format("layers {} of {}", answers_.layers, part_.of);
+      if (!mtp_.empty() && !part_.drops_mtp) said += ", with multi-token prediction";
+    }
     if (!kept_.empty()) said += fmt::format("{}{}", said.empty() ? "" : ", ", experts_text());
     if (part_.drops_mtp) said += fmt::format("{}without multi-token prediction", said.empty() ? "" : ", ");
     if (answers_.drop_vision) said += fmt::format("{}the language model alone", said.empty() ? "" : ", ");
     // Of a part of a part the options would be about the first part.
     info.record.erase("part_options");
+    if (said.empty()) return;
     if (!info.record.contains("part")) info.record["part_options"] = options_text();
     info.record["part"] = said;
   }

@@ -477,3 +477,13 @@ CASES += [
     refused("deepseek_v3", "--drop mtp,vision", 3, "no text_config", "nothing sees beside MTP"),
     refused("deepseek_v3", "--drop head", 2, "'head' is not one of mtp, vision", "no part"),
 ]
+
+# The note says that multi-token prediction stays, and calls all layers no part.
+CASES += [
+    Case("whole/deepseek_v3", "hf", [
+        Run("convert SRC OUT --layers 0-1", says="a part of the model: layers 0-1 of 3, with multi-token prediction\n"),
+        Run("convert SRC OUT --layers 0-1 --drop mtp", says="layers 0-1 of 3, without multi-token prediction"),
+        Run("convert SRC OUT --layers 0-2", says="the output is the whole model", never_says="a part of the model"),
+        Run("verify SRC OUT", says="^equal"),
+    ], note="what the note says of layers"),
+]
