@@ -76,20 +76,14 @@ std::vector<std::string> listed_order_texts(const Source& source, const ModelHin
   const LayoutAnswers& layout = model.layout;
   const bool is_read = !hints.listed.args.empty() && hints.listed.unread.empty();
   if (!is_read || layout.is_dense() || !layout.naming.starts_with("megatron")) return texts;
+  // One that says another order contradicts the record, or the options, and is refused (GluAnswers).
   const auto compare = [&](const Glu& stored, const std::string& listed, std::string_view rows,
                            std::string_view option) {
-    const bool has_order = stored.kind == Glu::Kind::Contiguous || stored.kind == Glu::Kind::Interleaved;
-    const Glu read = listed.empty() ? Glu{Glu::Kind::Contiguous} : parse_glu(listed);
-    if (!has_order || read == stored) return;
-    const std::string mend = stored.kind == Glu::Kind::Contiguous
-                                 ? fmt::format("remove {} from it", option)
-                                 : fmt::format("let it say '{} {}'", option, stored.block_rows);
+    if (!listed.empty() || stored.kind != Glu::Kind::Interleaved) return;
     texts.push_back(fmt::format(
-        "{}: gate and up of {} are {}, and its megatron_args.txt {}, so a run that is started with that file reads "
-        "them as {}. Find out which of the two is right; if the file is wrong, {}",
-        source.path().string(), rows, to_string(stored),
-        listed.empty() ? fmt::format("has no {}", option) : fmt::format("says {} {}", option, read.block_rows),
-        to_string(read), mend));
+        "{0}: gate and up of {1} are {2}, and its megatron_args.txt has no {3}, so a run that is started with that "
+        "file reads them as contiguous. Find out which of the two is right; if the file is wrong, let it say '{3} {4}'",
+        source.path().string(), rows, to_string(stored), option, stored.block_rows));
   };
   compare(layout.glu, hints.listed.glu, "the routed experts", "--moe-mlp-glu-interleave-size");
   if (layout.shared_glu)

@@ -21,8 +21,9 @@ std::string why_arguments_do_not_do(const ModelHints& hints);
 std::vector<std::string> contradiction_texts(const ModelHints& hints, const Recognition& model,
                                              const Inventory& tensors);
 
-/// A sentence for the routed experts, and one for the shared one, whose rows lie in another order than a run would read
-/// that is started with the megatron_args.txt beside the checkpoint.
+/// A sentence for the routed experts, and one for the shared one, whose rows are interleaved where the
+/// megatron_args.txt beside the checkpoint has no word of it: a run that is started with that file reads them as
+/// contiguous.
 std::vector<std::string> listed_order_texts(const Source& source, const ModelHints& hints, const Recognition& model);
 
 /// What a run without config.json lacks of the model that its saved arguments describe: of the families that they fit,
