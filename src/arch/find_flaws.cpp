@@ -296,9 +296,13 @@ class FlawFinder {
 
   /// Tensors that no program reads, and that say that what it reads is not the model.
   void check_unread() {
-    std::size_t factors = 0, beyond = 0, strange = 0;
+    std::size_t factors = 0, beyond = 0, strange = 0, unnamed = 0;
     const std::string *first = nullptr, *first_beyond = nullptr, *first_strange = nullptr;
     for (const std::size_t index : read_) read_names_.insert(name_of(index));
+    for (const TensorCopy& copy : model_.copies) read_.insert(copy.tensor);
+    for (const IdleTensor& idle : model_.idle) read_.insert(idle.tensor);
+    for (const auto& [part, tensor] : stand_ins_) read_.insert(tensor);
+    read_.insert(model_.unexplained.begin(), model_.unexplained.end());
     const bool has_codes =
         std::ranges::any_of(inventory_.tensors, [](const TensorRef& tensor) { return holds_codes(tensor.dtype); });
     for (const std::size_t index : model_.others) {
@@ -306,7 +310,10 @@ class FlawFinder {
       const std::string& name = name_of(index);
       if (name.find(".lora_") != name.npos && factors++ == 0) first = &name;
       if (is_of_later_layer(name) && beyond++ == 0) first_beyond = &name;
-      if (!has_codes && is_strange(index) && strange++ == 0) first_strange = &name;
+      if (!has_codes && is_strange(index)) {
+        if (strange++ == 0) first_strange = &name;
+        unnamed += name.ends_with(kWeight) || name.ends_with(kBias) ? 0 : 1;
+      }
       if (const auto layer = layer_of_mtp(name))
         add_unread(
             ErrorCode::ModelShape, name,
@@ -322,13 +329,15 @@ class FlawFinder {
                              *first_beyond, beyond == 1 ? " is" : fmt::format(" and {} more are", beyond - 1),
                              architecture_.layers));
     if (strange > 0)
-      add_unread(ErrorCode::UnknownTensor, *first_strange,
-                 fmt::format("'{}'{} that a {} model is not known to have: programs that load the model leave {} out",
-                             *first_strange,
-                             strange > 1                       ? fmt::format(" and {} more are weights", strange - 1)
-                             : first_strange->ends_with(kBias) ? " is a bias"
-                                                               : " is a weight",
-                             architecture_.model_type, strange == 1 ? "it" : "them"));
+      add_unread(
+          ErrorCode::UnknownTensor, *first_strange,
+          fmt::format("'{}'{} that a {} model is not known to have: programs that load the model leave {} out",
+                      *first_strange,
+                      strange > 1 ? fmt::format(" and {} more are {}", strange - 1, unnamed > 0 ? "tensors" : "weights")
+                      : first_strange->ends_with(kBias)   ? " is a bias"
+                      : first_strange->ends_with(kWeight) ? " is a weight"
+                                                          : " is a tensor",
+                      architecture_.model_type, strange == 1 ? "it" : "them"));
     if (factors > 0)
       add_unread(
           ErrorCode::ModelIncomplete, *first,
@@ -355,8 +364,9 @@ class FlawFinder {
     return !(has_mtp_ && naming_.mtp_layers.empty()) && layer_of(name) >= architecture_.layers;
   }
 
-  /// Returns whether it is a weight of a counted layer, under the family's own names, that no row reads, or the bias of
-  /// one that has none.
+  /// Returns whether it lies in a counted layer, under the family's own names, and no row reads it, or is the bias of a
+  /// weight that has none. Beside the layers there may be other heads, but nothing that is no
+  /// weight, in families that are never inside another model.
   bool is_strange(std::size_t index) const {
     const std::string& name = name_of(index);
     if (&naming_ != &architecture_.family->naming || name.find(".lora_") != name.npos ||
@@ -369,8 +379,10 @@ class FlawFinder {
       return read_names_.contains(linear + std::string(kWeight)) &&
              std::ranges::none_of(architecture_.declared_biases, is_its);
     }
-    const auto layer = layer_of(name);
-    return name.ends_with(kWeight) && layer && *layer < architecture_.layers;
+    if (const auto layer = layer_of(name)) return *layer < architecture_.layers;
+    const bool is_language_alone = architecture_.family->wrappers.front().model_type.empty();
+    return is_language_alone && !name.ends_with(kWeight) && !is_optimizer_tensor(name) &&
+           !name.starts_with(kUnknownPrefix);
   }
 
   /// The number of the main stack's layer in which a tensor of multi-token prediction lies, where that has no name of
