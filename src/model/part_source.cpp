@@ -488,6 +488,7 @@ class PartMaker {
     info.respelled = true;
     for (const char* key : {"digest", "source_digest", "num_hidden_layers", "config"}) info.record.erase(key);
     std::string said;
+    // All layers are no part: the record then says nothing of one.
     const bool has_all_layers = part_.count == part_.of;
     if (!answers_.layers.empty() && !has_all_layers) {
       said = part_.count == 1 ? fmt::format("layer {} alone, of {}", answers_.layers, part_.of)
