@@ -41,6 +41,8 @@ Fields sizes_of(const Family& family) {
                    {"intermediate_size_mlp", "88"},
                    {"moe_intermediate_size", "48"},
                    {"num_experts", "12"},
+                   {"n_group", "1"},
+                   {"topk_group", "1"},
                    {"norm_topk_prob", "true"},
                    {"routed_scaling_factor", "1.5"},
                    {"attention_multiplier", fmt::format("{}", 1.0 / std::sqrt(32.0))},
