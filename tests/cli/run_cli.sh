@@ -18,7 +18,7 @@ unset NO_COLOR
 SANITIZED=0
 if [[ -n ${GLU_CKPT_SANITIZED:-} ]] || LC_ALL=C grep -aqF __asan_init "$PROGRAM"; then SANITIZED=1; fi
 
-for part in lib diff first_hours what_is_it pages report terminal gallery streams help json_fields devices convert whole_models parts quantized quantized_turned every_format files side_files forward verify_forward float_codes faults consume part_runs resume memory reflink check; do
+for part in lib diff first_hours what_is_it pages report terminal gallery streams help json_fields devices convert whole_models parts quantized quantized_turned encoded every_format files side_files forward verify_forward float_codes faults consume part_runs resume memory reflink check; do
   # shellcheck source=/dev/null
   source "$HERE/$part.sh"
 done
