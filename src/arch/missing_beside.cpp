@@ -102,13 +102,13 @@ class PartFinder {
     if (at == name.npos) return look_for_kinds(key, name);
     const std::string before = name.substr(0, at), behind = name.substr(at + kNumber.size());
     const std::string_view field = next_of(counts, ',');
-    const auto said = field.empty() ? std::nullopt : fields_.number(field);
     const i64 stored = layers_behind(before);
-    for (i64 number = 0; number < std::min(said.value_or(stored), kMostNumbers) && !is_another(); ++number)
+    const i64 said = field.empty() ? stored : fields_.number(field).value_or(stored);
+    for (i64 number = 0; number < std::min(said, kMostNumbers) && !is_another(); ++number)
       look_for(key, fmt::format("{}{}{}", before, number, behind), counts);
-    if (said && stored > *said && beyond_.emplace(before).second)
+    if (stored > said && beyond_.emplace(before).second)
       misfits_.push_back(
-          {0, fmt::format("'{}{}.' is there, but config.json says {} {}", before, stored - 1, field, *said)});
+          {0, fmt::format("'{}{}.' is there, but config.json says {} {}", before, stored - 1, field, said)});
   }
 
   /// More are missing than are there at all: the part is spelled otherwise.
