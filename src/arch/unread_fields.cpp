@@ -165,7 +165,7 @@ const ArgRow* constant_row(const Family& family, std::string_view name) {
 }
 
 /// Fields of all classes that read them for which transformers takes no null.
-constexpr auto kNeverNull = std::to_array<std::string_view>({
+constexpr auto kNeverNullOfAnyClass = std::to_array<std::string_view>({
     "hidden_act",
     "tie_word_embeddings",
     "attention_bias",
@@ -206,7 +206,7 @@ constexpr auto kMayBeNull = std::to_array<std::string_view>({
 bool stops_at_null(ArgsWriter& args, std::string_view name) {
   // Latent attention multiplies by it; other classes work it out.
   if (name == "head_dim") return args.is_latent();
-  return std::ranges::find(kNeverNull, name) != kNeverNull.end() ||
+  return std::ranges::find(kNeverNullOfAnyClass, name) != kNeverNullOfAnyClass.end() ||
          (args.config.is_of_class(name) && !fits_any(name, kMayBeNull));
 }
 
