@@ -289,8 +289,24 @@ def stale_readmes():
             yield f"src/{room}/README.md: its last line has to be: {line}"
 
 
+def names_said_twice():
+    """A release compiles each of Meson's lists of a room as one unit, in which a file's own constants and types meet."""
+    own = re.compile(r"(?:inline )?constexpr [\w:<>, ]+?\b(k[A-Z]\w*)|(?:class|struct|enum class) (\w+)[^;]*$")
+    for build in sorted((ROOT / "src").glob("**/meson.build")):
+        for name, files in re.findall(r"^(\w+) \+?= .*?files\(([^)]*)\)", build.read_text(encoding="utf-8"), re.MULTILINE):
+            seen = {}
+            for file in re.findall(r"'([^']+\.cpp)'", files):
+                path = (build.parent / file).relative_to(ROOT)
+                for number, line in enumerate((ROOT / path).read_text(encoding="utf-8").splitlines(), 1):
+                    if (match := own.match(line)) is None:
+                        continue
+                    word = match.group(1) or match.group(2)
+                    if seen.setdefault(word, path) != path:
+                        yield f"{path}:{number}: {word} is in {seen[word]}, too, with which {name} compiles it as one unit"
+
+
 def main():
-    offences = [*unknown_functions(), *stale_readmes()]
+    offences = [*unknown_functions(), *stale_readmes(), *names_said_twice()]
     formats = re.compile("|".join(sorted(format_words())))
     families = re.compile("|".join(sorted(map(re.escape, model_types()))))
     seen = {}
