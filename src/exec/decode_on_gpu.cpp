@@ -12,7 +12,7 @@ namespace {
 
 constexpr i64 kScratchBytes = i64{256} << 20;
 /// Weights begin at multiples of this, where the decoder and the copies are fast.
-constexpr i64 kAlignment = 256;
+constexpr i64 kInputAlignment = 256;
 
 /// The moves of some inputs, and the room for those of them that are decoded.
 class Batch {
@@ -32,7 +32,7 @@ class Batch {
     }
     if (std::byte* const place = only_place(moves, input.bytes); place != nullptr)
       return decode_codes(*input.coded, to_, place, stream_);
-    const i64 room = round_up(input.bytes, kAlignment);
+    const i64 room = round_up(input.bytes, kInputAlignment);
     if (used_ > 0 && used_ + room > kScratchBytes) run();
     decoded_.push_back({src, used_});
     used_ += room;
@@ -71,7 +71,7 @@ class Batch {
   i64 total_bytes() const {
     i64 bytes = 0;
     for (const MoveInput& input : inputs_)
-      if (input.coded) bytes += round_up(input.bytes, kAlignment);
+      if (input.coded) bytes += round_up(input.bytes, kInputAlignment);
     return bytes;
   }
 
