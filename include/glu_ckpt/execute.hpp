@@ -97,8 +97,8 @@ class Backend {
   virtual i64 buffer_bytes(int workers, i64 memory_bytes) const = 0;
   /// `number` counts the workers from 0; called by the thread that will use it. Throws NoMemory, DeviceFailed.
   virtual std::unique_ptr<Worker> make_worker(int number, i64 buffer_bytes) const = 0;
-  /// Where codes are made that a source has to make, of a backend with BackendOptions::encodes: null on the CPU, and
-  /// once the device was given back.
+  /// Returns the device that makes the codes of a source that encodes, for a backend with BackendOptions::encodes; null
+  /// on the CPU, and once the device was given back.
   virtual std::weak_ptr<CellDevice> cell_device() const { return {}; }
   /// "cpu", "cuda:0" or "cuda:0,1".
   virtual std::string name() const = 0;
@@ -107,7 +107,7 @@ class Backend {
 struct BackendOptions {
   /// Bytes of device memory for the buffers of all workers on one GPU.
   i64 device_memory_bytes = i64{1} << 30;
-  /// What is read becomes codes first: cell_device() makes them, with that memory, and the CPU does the rest.
+  /// The source encodes what it reads: cell_device() makes the codes, with that memory, and the CPU does the rest.
   bool encodes = false;
 };
 

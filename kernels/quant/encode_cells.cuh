@@ -14,7 +14,7 @@ constexpr int kUnit = 16;
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 
-/// What kernels are given of a CellBatch.
+/// The arguments of the kernels, made from a CellBatch.
 struct CellArgs {
   CellRule rule;
   encode_bits::Fp4Steps steps;

@@ -82,7 +82,7 @@ class ComparedFields {
           values_[fmt::format("{}.{}", kQuantization, key)] = value_text(value);
   }
 
-  /// What sees, hears and talks beside the language model has an object of its own ("vision_config.depth").
+  /// A tower beside the language model, which sees, hears or talks, has an object of its own ("vision_config.depth").
   void add_sections(const JsonValue& object, const std::string& prefix) {
     constexpr std::string_view kSection = "_config", kText = "text_config", kThinker = "thinker_config";
     for (const auto& [key, section] : object.members()) {

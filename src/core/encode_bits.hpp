@@ -68,7 +68,7 @@ struct CellScale {
   float factor = 1;
 };
 
-/// Of lesser weights none can decode to infinity: a code is at most half as much again as its weight.
+/// A lesser weight cannot decode to infinity: its code stands for at most half as much again.
 inline constexpr float kLeastWatched = 0x1p126F;
 
 namespace encode_bits {
@@ -172,7 +172,7 @@ template <Codes kCodes>
   return rule.bf16 ? std::bit_cast<float>(through_bf16(std::bit_cast<u32>(value))) : value;
 }
 
-/// Of a scale in the dtype of the weights.
+/// Returns the stored bits and the factor of a scale that is stored in the dtype of the weights.
 [[gnu::always_inline]] constexpr CellScale own_scale(const CellRule& rule, float scale) {
   const u32 bits = std::bit_cast<u32>(scale);
   return {rule.bf16 ? bits >> 16 : bits, scale};

@@ -13,6 +13,13 @@ std::string said_by(std::string_view by) {
   return by == kByArguments ? "the trainer's saved arguments say" : fmt::format("{} says", by);
 }
 
+/// Says what to do about a record that is wrong. One that has a digest was written by a conversion, and `stamp
+/// --remove` leaves it where it is.
+std::string_view way_past(const Record& record) {
+  return record.contains("digest") ? "if the record is wrong, though a conversion wrote it, put glu_ckpt.json elsewhere"
+                                   : "if the record is wrong, `glu-ckpt stamp PATH --remove` takes it out";
+}
+
 }  // namespace
 
 GluAnswers::GluAnswers(const Record& record, const SourceAnswers& answers) : record_(record), answers_(answers) {
@@ -38,7 +45,7 @@ void GluAnswers::check_agreement(const GluAnswer& answer) const {
   const bool by_record = answer.by == kByRecord;
   conflict(answer,
            fmt::format("{} {}", by_record ? "the record says" : said_by(answer.by), to_string(*answer.recorded)),
-           by_record              ? "; if the record is wrong, `glu-ckpt stamp PATH --remove` takes it out"
+           by_record              ? fmt::format("; {}", way_past(record_))
            : answer.by == kByFile ? "; if megatron_args.txt is wrong, mend it or remove it"
                                   : "");
 }
@@ -64,10 +71,9 @@ GluAnswer GluAnswers::settled(const std::optional<Glu>& asked, std::string_view 
     answer.recorded = recorded(key);
     if (answer.recorded && !said.listed.empty() && parse_glu(said.listed) != *answer.recorded)
       fail(ErrorCode::GluConflict, {},
-           "the record says {}, but {} {}. Both cannot be true of these tensors; find out which one is. Where the "
-           "record "
-           "is right, mend {} or put it elsewhere; where it is wrong, `glu-ckpt stamp PATH --remove` takes it out",
-           to_string(*answer.recorded), said_by(kByFile), said.listed, kByFile);
+           "the record says {}, but {} {}. Both cannot be true of these tensors; find out which one is. If the record "
+           "is right, mend {} or put it elsewhere; {}",
+           to_string(*answer.recorded), said_by(kByFile), said.listed, kByFile, way_past(record_));
     return answer;
   }
   answer.by = said.trained.empty() ? kByFile : kByArguments;

@@ -501,7 +501,7 @@ RECORDED = [
     Case("whole/qwen3_moe", "hf", [
         Run(TO_MEGATRON, check=with_line("--moe-mlp-glu-interleave-size 4\n")),
         Run("convert OUT OUT2 --to hf", 4, says=r"the record says contiguous, but megatron_args\.txt says interleaved:4.*"
-            r"stamp PATH --remove.*\[glu-conflict\]"),
+            r"put glu_ckpt\.json elsewhere.*\[glu-conflict\]"),
         Run("inspect OUT --strict", 4, says="record says contiguous, but megatron_args"),
     ], note="a record and other arguments"),
     Case("whole/qwen3_moe", "hf", [

@@ -123,6 +123,15 @@ TEST_F(GluAnswers, MegatronArgsAnswerWhereNothingElseDoes) {
         listed("megatron", true, {}, {{"glu", "interleaved:6"}});
       },
       "the record says interleaved:6, but megatron_args.txt says interleaved:4");
+  // Only what `stamp` wrote is taken out by `stamp --remove`.
+  for (const Record& record :
+       {Record{{"glu", "interleaved:6"}}, Record{{"glu", "interleaved:6"}, {"digest", "gck2:0"}}}) {
+    const char* const way_on = record.contains("digest") ? "put glu_ckpt.json elsewhere" : "stamp PATH --remove`";
+    expect_error(
+        ErrorCode::GluConflict, [&] { listed("megatron", true, {}, record); }, way_on);
+    expect_error(
+        ErrorCode::GluConflict, [&] { settle("megatron", true, say(interleaved(4)), record); }, way_on);
+  }
   EXPECT_EQ(listed("megatron", true, {}, {}, "interleaved:4").glu_source, "arguments");
   expect_error(
       ErrorCode::GluConflict, [&] { listed("megatron", true, say(contiguous()), {}); },
