@@ -221,11 +221,8 @@ class DenseWriter {
       // In the model's own form the prefix is a part of the name like any other.
       const bool travels = from_.dense_naming != own && tensor.name.starts_with(kUnknownPrefix);
       if (!travels && !target_.keep_unknown)
-        fail(ErrorCode::UnknownTensor, {{}, tensor.name},
-             "'{}' {} {} is no tensor that a model of type {} is known to have{}; --unknown keep lets it travel beside "
-             "the model, and come back",
-             tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape), architecture_.model_type,
-             words_about_layer(tensor.name));
+        fail(ErrorCode::UnknownTensor, {{}, tensor.name}, "'{}' {} {} {}", tensor.name, dtype_name(tensor.dtype),
+             shape_text(tensor.shape), words_about_unknown(tensor.name));
       DraftOutput output{
           travelling_name(model_name(inventory_, from_, index), from_.dense_naming->name, target_.naming->name),
           tensor.dtype,
@@ -257,6 +254,20 @@ class DenseWriter {
   }
 
   // ---- words ------------------------------------------------------------------------------------
+
+  /// What sees beside a language model is no stranger, but no trainer's model has a place for it.
+  std::string words_about_unknown(std::string_view name) const {
+    constexpr std::string_view kKeep = "--unknown keep lets it travel beside the model, and come back";
+    for (const Wrapper& wrapper : architecture_.family->wrappers)
+      for (const BesidePart& part : wrapper.beside)
+        if (name.starts_with(part.root))
+          return fmt::format(
+              "stands beside the language model of a {}, as all of '{}' does, and the target has the "
+              "language model alone; {}; --drop vision leaves it out",
+              wrapper.model_type, part.root, kKeep);
+    return fmt::format("is no tensor that a model of type {} is known to have{}; {}", architecture_.model_type,
+                       words_about_layer(name), kKeep);
+  }
 
   /// A number of layers that is wrong makes known tensors unknown: those of layers behind the last one, and those of
   /// multi-token prediction, which may be numbered on from there.
