@@ -14,6 +14,7 @@
 
 #include "arch/said_twice.hpp"
 #include "arch/unread_fields.hpp"
+#include "core/parse_number.hpp"
 #include "families/yarn_scale.hpp"
 
 namespace glu_ckpt {
@@ -25,6 +26,8 @@ enum class In {
   /// Arguments of models with multi-latent attention, and of models without.
   Latent,
   Usual,
+  /// Arguments that YaRN of latent attention does not read.
+  NoLatentYarn,
   /// Arguments of models that turn heads by positions.
   Rotary,
   /// Arguments of models with YaRN; then of those among them with and without multi-latent attention.
@@ -32,8 +35,9 @@ enum class In {
   UsualYarn,
   /// Arguments of models that have experts.
   Experts,
-  /// Arguments of models that choose groups of experts first.
+  /// Arguments of models that choose groups of experts first, and of runs that do.
   Groups,
+  ChosenGroups,
   /// Arguments of models that choose several experts by a softmax.
   SeveralBySoftmax,
   QueryGroups,
@@ -114,8 +118,8 @@ constexpr auto kArgs = std::to_array<ModelArg>({
     {"dsa_indexer_scoring_relu", In::Every, "True"},
     // positions
     {"rotary_base", In::Rotary},
-    {"rotary_percent", In::Usual, "1"},
-    {"rotary_interleaved", In::Usual, "False"},
+    {"rotary_percent", In::NoLatentYarn, "1"},
+    {"rotary_interleaved", In::Every, "False"},
     {"rotary_seq_len_interpolation_factor", In::Every, "1"},
     {"use_rope_scaling", In::Every, "False"},
     {"rotary_scaling_factor", In::Yarn},
@@ -128,8 +132,8 @@ constexpr auto kArgs = std::to_array<ModelArg>({
     {"moe_router_score_function", In::Experts, "softmax"},
     {"moe_router_pre_softmax", In::SeveralBySoftmax, "False"},
     {"moe_router_enable_expert_bias", In::Experts, "False"},
-    {"moe_router_num_groups", In::Experts, "0|1"},
-    {"moe_router_group_topk", In::Groups},
+    {"moe_router_num_groups", In::ChosenGroups, "0|1"},
+    {"moe_router_group_topk", In::Groups, "0"},
     {"moe_router_topk_limited_devices", In::Experts},
     {"moe_router_topk_scaling_factor", In::Experts, "0|1"},
     {"moe_router_force_load_balancing", In::Experts, "False"},
@@ -303,6 +307,8 @@ class Comparison {
       if (has_say(arg.in)) compare(arg);
     compare_positions();
     compare_yarn();
+    compare_indexers();
+    compare_mtp();
     compare_layers("window_size", windows_asked(), saved_.window() ? saved_.window_layers() : no_layers());
     compare_layers("no_rope_freq", flags_in(asked("no_rope_freq")), saved_.ropeless_layers());
     compare_layers("dsa_indexer_topk_freq", indexers_asked(), saved_.indexer_layers());
@@ -317,10 +323,6 @@ class Comparison {
   }
   bool is_latent() const { return asked_.contains("multi_latent_attention"); }
   bool asks_yarn() const { return (is_latent() ? asked("rope_type") : asked("position_embedding_type")) == "yarn"; }
-  bool saves_yarn() const {
-    return (saved_.flag("multi_latent_attention") ? saved_.text("rope_type")
-                                                  : saved_.text("position_embedding_type")) == "yarn";
-  }
   std::vector<bool> no_layers() const { return std::vector<bool>(static_cast<std::size_t>(saved_.layers())); }
 
   bool has_say(In in) const {
@@ -328,11 +330,14 @@ class Comparison {
       case In::Every: return true;
       case In::Latent: return is_latent();
       case In::Usual: return !is_latent();
+      case In::NoLatentYarn: return !is_latent() || !asks_yarn();
       case In::Rotary: return asked("position_embedding_type") != "none";
-      case In::Yarn: return asks_yarn() && saves_yarn();
-      case In::UsualYarn: return asks_yarn() && saves_yarn() && !is_latent();
+      case In::Yarn: return asks_yarn() && saved_.has_yarn();
+      case In::UsualYarn: return asks_yarn() && saved_.has_yarn() && !is_latent();
       case In::Experts: return asked_.contains("num_experts");
       case In::Groups: return asked_.contains("moe_router_num_groups");
+      case In::ChosenGroups:
+        return asked_.contains("num_experts") && saved_.integer("moe_router_group_topk").value_or(0) != 0;
       case In::SeveralBySoftmax:
         return asked("moe_router_score_function") == "softmax" &&
                (asked("moe_router_topk") != "1" || saved_.integer("moe_router_topk") != 1);
@@ -370,8 +375,11 @@ class Comparison {
   }
 
   void compare_positions() {
-    const std::string saved = saved_.text("position_embedding_type"), rope = saved_.text("rope_type");
-    if (is_latent() && !rope.empty() && rope != asked("rope_type")) add("rope_type", rope, asked("rope_type"));
+    const std::string saved = saved_.text("position_embedding_type"), said = saved_.text("rope_type");
+    const std::string rope = said.empty() && saved_.has("rope_type") ? (saved_.has_yarn() ? "yarn" : "rope") : said;
+    if (is_latent() && !rope.empty() && rope != asked("rope_type"))
+      add("rope_type", said.empty() ? fmt::format("{} (as which Megatron-Core takes None)", rope) : said,
+          asked("rope_type"));
     if (saved.empty()) return;
     const bool is_other = is_latent() ? saved != "rope" && saved != "yarn" : saved != asked("position_embedding_type");
     if (is_other) add("position_embedding_type", saved, asked("position_embedding_type"));
@@ -396,6 +404,28 @@ class Comparison {
     if (const auto whole = saved_.root().find<bool>("yarn_correction_range_round_to_int"); whole && !is_latent())
       if (*whole != asked_.contains("yarn_correction_range_round_to_int"))
         add("yarn_correction_range_round_to_int", *whole ? "True" : "False", *whole ? "False" : "True");
+  }
+
+  /// Their norm has the other norms' epsilon where no argument says its own.
+  void compare_indexers() {
+    constexpr std::string_view kEpsilon = "dsa_indexer_k_norm_epsilon";
+    const auto epsilon = number_in(asked(kEpsilon)), saved = saved_.indexer_epsilon();
+    if (epsilon && saved && saved_.word(kEpsilon).empty() && *epsilon != *saved)
+      add(kEpsilon, fmt::format("None, which is {} (that of the other norms),", *saved), asked(kEpsilon));
+  }
+
+  /// No argument is asked for beside a variant of attention, whether there are such layers or not.
+  void compare_mtp() {
+    if (!asked_.contains("experimental_attention_variant")) return;
+    i64 stored = 0;
+    for (const TensorRef& tensor : saved_.tensors().tensors) {
+      constexpr std::string_view kStack = "mtp.layers.";
+      if (!tensor.name.starts_with(kStack)) continue;
+      const std::string_view rest = std::string_view(tensor.name).substr(kStack.size());
+      stored = std::max<i64>(stored, 1 + parse_number<i64>(rest.substr(0, rest.find('.'))).value_or(0));
+    }
+    if (const auto saved = saved_.integer("mtp_num_layers"); saved && *saved != stored)
+      add("mtp_num_layers", fmt::format("{}", *saved), fmt::format("{}", stored));
   }
 
   std::vector<bool> windows_asked() const {
@@ -440,7 +470,10 @@ std::vector<ArgumentDifference> unread_arguments(const SavedArgs& args, const st
       case In::Every:
       case In::NoVariant: return true;
       case In::Usual: return !latent;
+      case In::NoLatentYarn: return !latent || !args.has_yarn();
       case In::Experts: return args.integer("num_experts").value_or(0) > 0;
+      case In::ChosenGroups:
+        return args.integer("num_experts").value_or(0) > 0 && args.integer("moe_router_group_topk").value_or(0) != 0;
       case In::SeveralBySoftmax:
         return args.text("moe_router_score_function") != "sigmoid" && args.integer("moe_router_topk") != 1;
       case In::NoOtherBias: return !args.flag("add_bias_linear");

@@ -6,6 +6,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cctype>
+#include <utility>
 
 #include "arch/model_args.hpp"
 #include "families/arg_rows.hpp"
@@ -87,7 +90,44 @@ TrainedConfig several_fit(const std::vector<Reading>& fits) {
               {kTypeOption});
 }
 
+/// The field's place in a text, as a word of its own; npos where it is not there.
+std::size_t find_word(std::string_view text, std::string_view word) {
+  const auto is_part = [&](std::size_t at) {
+    return at < text.size() && (std::isalnum(static_cast<unsigned char>(text[at])) != 0 || text[at] == '_');
+  };
+  for (std::size_t at = text.find(word); at != text.npos; at = text.find(word, at + 1))
+    if ((at == 0 || !is_part(at - 1)) && !is_part(at + word.size())) return at;
+  return text.npos;
+}
+
+/// What the members of rope_scaling are made of.
+constexpr auto kRopeArguments = std::to_array<std::pair<std::string_view, std::string_view>>({
+    {"rope_scaling.factor", "rotary_scaling_factor"},
+    {"rope_scaling.beta_fast", "yarn_beta_fast"},
+    {"rope_scaling.beta_slow", "yarn_beta_slow"},
+    {"rope_scaling.original_max_position_embeddings", "yarn_original_max_position_embeddings"},
+    {"rope_scaling.mscale", "mscale"},
+    {"rope_scaling.mscale_all_dim", "mscale_all_dim"},
+    {"rope_scaling.attention_factor", "made of mscale and mscale_all_dim"},
+});
+
 }  // namespace
+
+std::string arguments_of_fields(const std::string& model_type, std::string_view text) {
+  const Family* const family = find_family(model_type);
+  std::vector<std::string> found;
+  const auto look_for = [&](std::string_view field, std::string_view argument) {
+    if (!field.empty() && !argument.empty() && field != argument && find_word(text, field) != text.npos)
+      found.push_back(fmt::format("{} is {}", field, argument));
+  };
+  for (const auto& [field, argument] : kRopeArguments) look_for(field, argument);
+  constexpr std::string_view kRope = "rope_scaling";
+  if (family != nullptr)
+    for (const std::span<const ArgRow> rows : family->args)
+      for (const ArgRow& row : rows)
+        if (row.to_config != nullptr && row.field != kRope) look_for(family->own_word(row.field), row.argument);
+  return joined(found);
+}
 
 bool has_vocabulary(const std::string& args) { return SavedArgs(args, {}).integer("vocab_size").has_value(); }
 

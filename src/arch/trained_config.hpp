@@ -2,6 +2,7 @@
 /// The config.json of a model that Megatron-LM trained, made from the arguments that it saved.
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "glu_ckpt/tensor.hpp"
@@ -25,5 +26,9 @@ std::vector<std::string> fitting_configs(const std::string& args, const Inventor
 /// `args` is a ModelHints::trained.args, `tensors` what lies beside them. `model_type` names the family; empty: the one
 /// that fits. What the arguments do not say is asked for, and nothing that Megatron-LM does not compute is written.
 TrainedConfig make_trained_config(const std::string& args, const Inventory& tensors, const std::string& model_type);
+
+/// Names the arguments that the fields in a text about such a config.json were made of: "num_experts_per_tok is
+/// moe_router_topk". Those that have the field's own name are left out.
+std::string arguments_of_fields(const std::string& model_type, std::string_view text);
 
 }  // namespace glu_ckpt

@@ -16,6 +16,7 @@
 #include "model/adapter_view.hpp"
 #include "model/known_orders.hpp"
 #include "model/locate_errors.hpp"
+#include "model/saved_arguments.hpp"
 #include "model/source_hints.hpp"
 #include "model/stored_model.hpp"
 #include "plan/plan_bytes.hpp"
@@ -54,9 +55,11 @@ Plan make_proved_plan(const Conversion& conversion) {
                           source.info().recast_tensors > 0 ||
                           (options.from.decode && !stale_quantization(source, options.from).empty());
   Plan plan = locate_errors(source, [&] {
-    return make_plan(source.inventory(), conversion.source.recognition,
-                     {conversion.target.to, conversion.target.former, options.max_shard_bytes,
-                      options.force || reads_anew, conversion.target.format != source.format()});
+    return name_saved_arguments(conversion.source.hints, [&] {
+      return make_plan(source.inventory(), conversion.source.recognition,
+                       {conversion.target.to, conversion.target.former, options.max_shard_bytes,
+                        options.force || reads_anew, conversion.target.format != source.format()});
+    });
   });
   take_stored_layout(source.info().laid_out_from, plan.from);
   check_exact(conversion, plan);
@@ -153,7 +156,9 @@ void open_ends(Conversion& conversion, const SourceOpener& open) {
     conversion.adapter = open_checkpoint(open(), logical);
   }
   conversion.target = locate_errors(*conversion.source.source, [&] {
-    return resolve_target(conversion.output, conversion.options, conversion.source);
+    return name_saved_arguments(conversion.source.hints, [&] {
+      return resolve_target(conversion.output, conversion.options, conversion.source);
+    });
   });
   refine_source(conversion, open, answers);
   share_source_scales(conversion);

@@ -159,9 +159,9 @@ class TargetResolver {
     if (!options.empty() && is_beside) options.emplace_back("--optimizer");
     const std::string nameless = fmt::format(
         "{}; --from-config FILE names a config.json that says it{}",
-        hints_.trained.glu.empty()
-            ? ""
-            : ", and of the arguments that the trainer saved only the order of gate and up is there",
+        hints_.trained.glu.empty() ? ""
+                                   : ", and the arguments that the trainer saved have no num_attention_heads, without "
+                                     "which they describe no model",
         options.size() < 2
             ? ""
             : fmt::format(", and needs {} beside it", fmt::join(options.begin() + 1, options.end(), " and ")));

@@ -66,7 +66,8 @@ JsonWord as_factor(SavedArgs& args, const ArgRow& row);
 /// All models of the family have the row's value, and say so; of `only`, those that do not say are taken for such.
 JsonWord always(SavedArgs& args, const ArgRow& row);
 JsonWord only(SavedArgs& args, const ArgRow& row);
-JsonWord only_number(SavedArgs& args, const ArgRow& row);
+/// Refuses the epsilon of the indexers' norm where it is not the row's.
+JsonWord indexer_epsilon(SavedArgs& args, const ArgRow& row);
 /// The field says what Megatron-Core always does.
 JsonWord constant(SavedArgs& args, const ArgRow& row);
 
@@ -82,6 +83,7 @@ JsonWord width_of_all(SavedArgs& args, const ArgRow& row);
 JsonWord softmax_not_first(SavedArgs& args, const ArgRow& row);
 JsonWord zero_centred(SavedArgs& args, const ArgRow& row);
 JsonWord head_norms(SavedArgs& args, const ArgRow& row);
+JsonWord expert_groups(SavedArgs& args, const ArgRow& row);
 JsonWord no_groups(SavedArgs& args, const ArgRow& row);
 JsonWord rope_kind(SavedArgs& args, const ArgRow& row);
 JsonWord rope_base(SavedArgs& args, const ArgRow& row);

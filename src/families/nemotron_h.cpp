@@ -116,7 +116,11 @@ std::string words_of(SavedArgs& args, std::string_view letters) {
 JsonWord main_mixers(SavedArgs& args, const ArgRow& row) {
   const std::string pattern = args.text(row.argument);
   if (pattern.empty()) args.strange.emplace_back("no hybrid_layer_pattern instead of one");
-  return words_of(args, std::string_view(pattern).substr(0, pattern.find('/')));
+  const std::string_view letters = std::string_view(pattern).substr(0, pattern.find('/'));
+  const i64 layers = std::ssize(letters) - std::ranges::count(letters, '|');
+  if (const auto said = args.integer("num_layers"); said && *said != layers && !pattern.empty())
+    args.faults.push_back(fmt::format("num_layers is {}, where {} has {} layers", *said, row.argument, layers));
+  return words_of(args, letters);
 }
 
 JsonWord mtp_mixers(SavedArgs& args, const ArgRow& row) {
@@ -174,7 +178,7 @@ constexpr auto kNemotronArgs = std::to_array<ArgRow>({
     {"moe_latent_size", "moe_latent_size", write_latent_experts, latent_width},
     {"moe_shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", nullptr, shared_width},
     {"norm_topk_prob", "moe_router_score_function", nullptr, always, "sigmoid", "true"},
-    {"n_group", "moe_router_num_groups", nullptr, as_one_or_more},
+    {"n_group", "moe_router_num_groups", nullptr, expert_groups},
     {"topk_group", "moe_router_group_topk", nullptr, as_one_or_more},
     {"routed_scaling_factor", "moe_router_topk_scaling_factor", nullptr, as_factor},
 });

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/checked_math.hpp"
 #include "families/arg_steps.hpp"
 #include "families/yarn_scale.hpp"
 
@@ -47,10 +48,6 @@ std::string yarn_number(const SavedArgs& args, std::string_view key, std::initia
   return fmt::format(",\n    \"{}\": {}", key, float_text(value));
 }
 
-bool has_yarn(const SavedArgs& args) {
-  return args.text(args.flag("multi_latent_attention") ? "rope_type" : "position_embedding_type") == "yarn";
-}
-
 /// A hybrid model knows the order of tokens by its mixers.
 bool is_without_positions(const SavedArgs& args) {
   return args.text("position_embedding_type") == "none" && !args.text("hybrid_layer_pattern").empty();
@@ -86,9 +83,10 @@ JsonWord only(SavedArgs& args, const ArgRow& row) {
   return json_of(row);
 }
 
-JsonWord only_number(SavedArgs& args, const ArgRow& row) {
-  if (const auto number = args.number(row.argument); number && *number != std::stod(std::string(row.value)))
-    note_strange(args, row.argument, row.value);
+JsonWord indexer_epsilon(SavedArgs& args, const ArgRow& row) {
+  if (const auto epsilon = args.indexer_epsilon(); epsilon && *epsilon != std::stod(std::string(row.value)))
+    args.strange.push_back(fmt::format("{} {}{} instead of {}", row.argument, float_text(*epsilon),
+                                       args.number(row.argument) ? "" : " (that of the other norms)", row.value));
   return std::nullopt;
 }
 
@@ -112,17 +110,23 @@ JsonWord zero_centred(SavedArgs& args, const ArgRow& row) {
 /// The norms of q and k, each for one head.
 JsonWord head_norms(SavedArgs& args, const ArgRow& row) {
   constexpr std::string_view kNorm = ".self_attention.q_layernorm.weight";
+  const auto head = args.integer("kv_channels");
   for (const TensorRef& tensor : args.tensors().tensors)
-    if (tensor.name.ends_with(kNorm) && !tensor.shape.empty() &&
-        tensor.shape.back() != args.integer("kv_channels").value_or(tensor.shape.back())) {
-      args.strange.emplace_back("norms of q and k over all heads instead of one");
+    if (tensor.name.ends_with(kNorm) && !tensor.shape.empty() && head && tensor.shape.back() != *head) {
+      const i64 width = tensor.shape.back();
+      if (width == checked_mul(*head, args.integer("num_attention_heads").value_or(0)))
+        args.strange.emplace_back("norms of q and k over all heads instead of one");
+      else
+        args.strange.push_back(
+            fmt::format("kv_channels {} instead of {}, which the norms of q and k have", *head, width));
       break;
     }
   return row.field.empty() ? always(args, row) : as_flag(args, row);
 }
 
 JsonWord no_groups(SavedArgs& args, const ArgRow& row) {
-  if (args.integer(row.argument).value_or(1) > 1) note_strange(args, row.argument, "none");
+  const bool chooses = args.integer("moe_router_group_topk").value_or(0) != 0;
+  if (chooses && args.integer(row.argument).value_or(1) > 1) note_strange(args, row.argument, "none");
   return json_of(row);
 }
 
@@ -135,6 +139,9 @@ JsonWord rope_kind(SavedArgs& args, const ArgRow& row) {
   const std::string kind = args.text(row.argument);
   if (is_without_positions(args)) return std::nullopt;
   if (!kind.empty() && kind != "rope" && kind != "yarn") note_strange(args, row.argument, "rope or yarn");
+  // A factor is YaRN's, and without the kind it is not known whether it counts.
+  const bool has_factor = args.number("rotary_scaling_factor").value_or(1.0) != 1.0;
+  if (kind.empty() && has_factor && !args.flag("multi_latent_attention")) args.ask(row.argument);
   return std::nullopt;
 }
 
@@ -162,9 +169,9 @@ JsonWord width_of_all(SavedArgs& args, const ArgRow& row) {
 
 JsonWord delta_kinds(SavedArgs& args, const ArgRow& row) {
   const std::vector<bool> delta = args.delta_layers();
-  if (!any(delta) || args.text("experimental_attention_variant") != "gated_delta_net")
+  if (!any(delta)) note_strange(args, row.argument, "GatedDeltaNet in some layers");
+  if (args.text("experimental_attention_variant") != "gated_delta_net")
     note_strange(args, "experimental_attention_variant", "gated_delta_net");
-  (void)row;
   return list_of(
       delta, [](std::size_t, bool flag) { return std::string(flag ? "\"linear_attention\"" : "\"full_attention\""); });
 }
@@ -200,7 +207,19 @@ JsonWord as_count(SavedArgs& args, const ArgRow& row) {
   return fmt::format("{}", args.integer(row.argument).value_or(0));
 }
 JsonWord as_one_or_more(SavedArgs& args, const ArgRow& row) {
-  return fmt::format("{}", args.integer(row.argument).value_or(1));
+  const i64 number = args.integer(row.argument).value_or(1);
+  return fmt::format("{}", number == 0 ? 1 : number);
+}
+
+/// Megatron-Core chooses among all groups where it is not said how many of them, and stops where there are none to
+/// choose from.
+JsonWord expert_groups(SavedArgs& args, const ArgRow& row) {
+  constexpr std::string_view kChosen = "moe_router_group_topk";
+  const i64 groups = args.integer(row.argument).value_or(0), chosen = args.integer(kChosen).value_or(0);
+  if (chosen != 0 && groups == 0)
+    args.faults.push_back(
+        fmt::format("{} is {} without {}, with which Megatron-Core stops", kChosen, chosen, row.argument));
+  return fmt::format("{}", chosen == 0 || groups == 0 ? 1 : groups);
 }
 
 /// 0.16's name, and that of the field that newer versions make arguments of.
@@ -238,7 +257,14 @@ JsonWord stored_dtype(SavedArgs& args, const ArgRow&) {
 
 JsonWord query_latent(SavedArgs& args, const ArgRow& row) {
   const auto rank = args.integer(row.argument);
-  return rank ? fmt::format("{}", *rank) : "null";
+  if (rank) return fmt::format("{}", *rank);
+  const auto& tensors = args.tensors().tensors;
+  const auto latent = std::ranges::find_if(tensors, [](const TensorRef& tensor) {
+    return tensor.name.find(".self_attention.linear_q_down_proj.") != tensor.name.npos;
+  });
+  if (latent != tensors.end())
+    args.faults.push_back(fmt::format("{} is None, but '{}' is there", row.argument, latent->name));
+  return "null";
 }
 
 JsonWord shared_experts(SavedArgs& args, const ArgRow& row) {
@@ -330,19 +356,19 @@ JsonWord usual_softmax_scale(SavedArgs& args, const ArgRow& row) {
 
 JsonWord rope_scaling(SavedArgs& args, const ArgRow& row) {
   const bool latent = args.flag("multi_latent_attention");
-  if (!has_yarn(args)) return json_of(row);
-  if (!latent && args.number("rotary_percent").value_or(1.0) != 1.0)
-    args.faults.emplace_back(
-        "rotary_percent is below 1 beside YaRN, which Megatron-Core takes over whole heads all the same");
-  constexpr double kLength = 4096;
+  if (!args.has_yarn()) return json_of(row);
+  if (const double part = args.number("rotary_percent").value_or(1.0); !latent && part != 1.0)
+    args.faults.push_back(fmt::format(
+        "rotary_percent is {} beside YaRN, which Megatron-Core takes over whole heads all the same", float_text(part)));
+  constexpr i64 kLength = 4096;
   std::string text = fmt::format("{{\n    \"rope_type\": \"yarn\",\n    \"type\": \"yarn\",\n    \"factor\": {}",
                                  float_text(args.needed_number(row.argument)));
   text += yarn_number(args, "beta_fast", {"beta_fast", "yarn_beta_fast"}, 32);
   text += yarn_number(args, "beta_slow", {"beta_slow", "yarn_beta_slow"}, 1);
-  const auto own = args.number("original_max_position_embeddings");
-  const auto usual = args.number("yarn_original_max_position_embeddings");
-  const double length = (latent ? own : usual).value_or((latent ? usual : own).value_or(kLength));
-  text += fmt::format(",\n    \"original_max_position_embeddings\": {}", static_cast<i64>(length));
+  const auto own = args.integer("original_max_position_embeddings");
+  const auto usual = args.integer("yarn_original_max_position_embeddings");
+  const i64 length = (latent ? own : usual).value_or((latent ? usual : own).value_or(kLength));
+  text += fmt::format(",\n    \"original_max_position_embeddings\": {}", length);
   const double all_dim = args.number("mscale_all_dim").value_or(0.0), mscale = args.number("mscale").value_or(1.0);
   // transformers has no such factor where both are 1 and 0.
   if (latent || all_dim != 0.0) {

@@ -42,29 +42,33 @@ class SavedArgs {
 
   /// Requires is_object().
   JsonValue root() const { return document_.root(); }
-  bool flag(std::string_view name) const { return find<bool>(name).value_or(false); }
-  std::optional<i64> integer(std::string_view name) const { return find_number<i64>(name); }
-  std::optional<double> number(std::string_view name) const { return find_number<double>(name); }
-  std::string text(std::string_view name) const { return std::string(find<std::string_view>(name).value_or("")); }
+  bool flag(std::string_view name) const { return find<bool>(name, "True or False").value_or(false); }
+  std::optional<i64> integer(std::string_view name) const { return find<i64>(name, "a whole number"); }
+  std::optional<double> number(std::string_view name) const { return find<double>(name, "a number"); }
+  std::string text(std::string_view name) const {
+    return std::string(find<std::string_view>(name, "a word").value_or(""));
+  }
   /// The value as Python prints it; empty where it was not saved or is None.
   std::string word(std::string_view name) const {
     const auto value = document_.root().find(name);
     return value && value->kind() != JsonKind::Null ? python_word(*value) : std::string();
   }
   bool has(std::string_view name) const { return document_.root().find(name).has_value(); }
+  bool is_said(std::string_view name) const {
+    const auto value = document_.root().find(name);
+    return value && value->kind() != JsonKind::Null;
+  }
 
   i64 needed(std::string_view name) {
-    if (const auto value = integer(name)) return *value;
-    ask(name);
-    return 1;
+    if (!is_said(name)) ask(name);
+    return integer(name).value_or(1);
   }
   double needed_number(std::string_view name) {
-    if (const auto value = number(name)) return *value;
-    ask(name);
-    return 1;
+    if (!is_said(name)) ask(name);
+    return number(name).value_or(1);
   }
   bool needed_flag(std::string_view name) {
-    if (!find<bool>(name)) ask(name);
+    if (!is_said(name)) ask(name);
     return flag(name);
   }
   void ask(std::string_view name) {
@@ -84,12 +88,22 @@ class SavedArgs {
         flags[layer] = of_number(static_cast<i64>(layer), *number);
       return flags;
     }
+    if (value->kind() != JsonKind::Array) {
+      note_fault(fmt::format("{} is {}, where a number above 0 or a list belongs", name, short_word(*value)));
+      return flags;
+    }
     if (value->size() != flags.size()) {
-      faults.push_back(fmt::format("{} has {} entries for {} layers", name, value->size(), flags.size()));
+      note_fault(fmt::format("{} has {} entries for {} layers (num_layers)", name, value->size(),
+                             integer("num_layers").value_or(0)));
       return flags;
     }
     std::size_t layer = 0;
-    for (const JsonValue item : value->items()) flags[layer++] = item.get<i64>().value_or(0) != 0;
+    for (const JsonValue item : value->items()) {
+      const i64 entry = item.get<bool>() ? i64{*item.get<bool>()} : item.get<i64>().value_or(-1);
+      if (entry != 0 && entry != 1)
+        note_fault(fmt::format("{} is {} in layer {}, where 0 or 1 belongs", name, short_word(item), layer));
+      flags[layer++] = entry == 1;
+    }
     return flags;
   }
 
@@ -109,6 +123,19 @@ class SavedArgs {
   std::vector<bool> ropeless_layers() {
     return pattern("no_rope_freq", false, [](i64 layer, i64 number) { return (layer + 1) % number == 0; });
   }
+  /// Whether heads are turned by YaRN. Latent attention has it unless rope_type says another kind, and then a factor of
+  /// 1 changes nothing.
+  bool has_yarn() const {
+    if (!flag("multi_latent_attention")) return text("position_embedding_type") == "yarn";
+    const std::string kind = text("rope_type");
+    return kind.empty() ? number("rotary_scaling_factor").value_or(1.0) != 1.0 : kind == "yarn";
+  }
+  /// That of the indexers' own norm, which is the other norms' where no argument says it.
+  std::optional<double> indexer_epsilon() const {
+    for (const std::string_view name : {"dsa_indexer_k_norm_epsilon", "norm_epsilon", "layernorm_epsilon"})
+      if (const auto epsilon = number(name)) return epsilon;
+    return std::nullopt;
+  }
   /// Tokens to the left of a token that it sees; none where it sees all.
   std::optional<i64> window() const {
     const auto value = document_.root().find("window_size");
@@ -123,19 +150,26 @@ class SavedArgs {
 
  private:
   static constexpr std::size_t kDepth = 8;
-  template <typename Type>
-  std::optional<Type> find(std::string_view name) const {
-    return document_.root().find<Type>(name);
+  static std::string short_word(const JsonValue& value) {
+    constexpr std::size_t kShown = 40;
+    return value.kind() == JsonKind::Null ? "None" : python_word(value).substr(0, kShown);
   }
 
-  /// A text where a number belongs must not pass for an argument that was not saved.
+  void note_fault(std::string fault) const {
+    if (std::ranges::find(faults, fault) == faults.end()) faults.push_back(std::move(fault));
+  }
+
+  /// A value of another type must not pass for an argument that was not saved.
   template <typename Type>
-  std::optional<Type> find_number(std::string_view name) const {
-    if (const auto text = find<std::string_view>(name)) {
-      std::string fault = fmt::format("{} is the text '{}', where a number belongs", name, text->substr(0, 40));
-      if (std::ranges::find(faults, fault) == faults.end()) faults.push_back(std::move(fault));
-    }
-    return find<Type>(name);
+  std::optional<Type> find(std::string_view name, std::string_view type) const {
+    const auto value = document_.root().find(name);
+    if (!value || value->kind() == JsonKind::Null) return std::nullopt;
+    const auto found = value->get<Type>();
+    if (!found && value->kind() == JsonKind::String)
+      note_fault(fmt::format("{} is the text '{}', where {} belongs", name, short_word(*value), type));
+    else if (!found)
+      note_fault(fmt::format("{} is {}, where {} belongs", name, short_word(*value), type));
+    return found;
   }
 
   JsonDocument document_;

@@ -80,7 +80,7 @@ inline constexpr auto kSparseArgs = std::to_array<ArgRow>({
     {"index_n_heads", "dsa_indexer_n_heads", write_integer, as_integer},
     {"index_head_dim", "dsa_indexer_head_dim", write_integer, as_integer},
     {"index_topk", "dsa_indexer_topk", write_integer, as_integer},
-    {"", "dsa_indexer_k_norm_epsilon", write_value, only_number, "1e-6"},
+    {"", "dsa_indexer_k_norm_epsilon", write_value, indexer_epsilon, "1e-6"},
     {"indexer_types", "dsa_indexer_topk_freq", write_indexers, indexer_kinds},
 });
 /// GatedDeltaNet in most layers, and attention with a gate in the others.
@@ -144,7 +144,7 @@ inline constexpr auto kCorrectedArgs = std::to_array<ArgRow>({
     {"n_routed_experts", "num_experts", write_num_experts, as_integer},
     {"n_shared_experts", "moe_shared_expert_intermediate_size", nullptr, shared_experts},
     {"norm_topk_prob", "moe_router_score_function", nullptr, always, "sigmoid", "true"},
-    {"n_group", "moe_router_num_groups", nullptr, as_one_or_more},
+    {"n_group", "moe_router_num_groups", nullptr, expert_groups},
     {"topk_group", "moe_router_group_topk", nullptr, as_one_or_more},
     {"routed_scaling_factor", "moe_router_topk_scaling_factor", nullptr, as_factor},
 });

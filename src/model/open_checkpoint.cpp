@@ -150,8 +150,10 @@ JudgedSource judge_source(const Source& source, const SourceAnswers& answers) {
   judged.hints = hints_of(source, answers);
   try {
     judged.model = locate_errors(source, [&] {
-      check_config_ranges(judged.hints.config);
-      return recognize_model(source.inventory(), judged.hints, source.record(), answers);
+      return name_saved_arguments(judged.hints, [&] {
+        check_config_ranges(judged.hints.config);
+        return recognize_model(source.inventory(), judged.hints, source.record(), answers);
+      });
     });
   } catch (const Error& error) {
     judged.unrecognized = error;

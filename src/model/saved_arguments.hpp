@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "glu_ckpt/error.hpp"
 #include "glu_ckpt/model.hpp"
 
 namespace glu_ckpt {
@@ -29,6 +30,20 @@ std::vector<std::string> listed_order_texts(const Source& source, const ModelHin
 /// What a run without config.json lacks of the model that its saved arguments describe: of the families that they fit,
 /// by the one that the tensors are nearest to. None where no family fits, or where there is a config.json.
 std::vector<std::string> run_flaw_texts(const Source& source, const ModelHints& hints);
+
+/// An error about a config.json that was made from arguments, of which the user has the arguments alone: it says so and
+/// names them. Others stay as they are.
+Error with_saved_arguments(const Error& error, const ModelHints& hints);
+
+/// Returns what `work` returns, which judges a model by the hints.
+template <typename Work>
+auto name_saved_arguments(const ModelHints& hints, const Work& work) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    throw with_saved_arguments(error, hints);
+  }
+}
 
 /// Takes back a configuration that was made from arguments, and what was recognized by it, where it does not say all
 /// that they do.

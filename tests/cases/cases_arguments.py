@@ -146,6 +146,20 @@ IGNORED = [
          }), note="neutral values"),
 ]
 
+# There is no config.json but the one that the arguments make: what is wrong with it is wrong with them.
+NAMED = [
+    Case("trained_arguments_ignored", "src_offset", refused_by_name(word), note=f"{name} {value}",
+         change=args_changed(glu_linear_offset=0.0, **{name: value}))
+    for name, value, word in (
+        ("moe_router_topk", 0, r"saved arguments \(num_experts_per_tok is moe_router_topk"),
+        ("norm_epsilon", 3.0, r"saved arguments \(rms_norm_eps is norm_epsilon\)"),
+        ("moe_ffn_hidden_size", 7, r"saved arguments \(.*is moe_ffn_hidden_size"),
+        ("num_attention_heads", ..., r"no num_attention_heads"),
+        ("moe_router_topk", True, r"moe_router_topk is True, where a whole number belongs"),
+        ("rotary_scaling_factor", [1], r"rotary_scaling_factor is \[1\], where a number belongs"),
+    )
+]
+
 CONTRADICTIONS = [
     Case("config_contradicts_arguments", source, [Run("convert SRC OUT --to hf", 0, says=f"warning.*{word}"),
                                                   Run("inspect SRC", 0, says=word)])
@@ -563,4 +577,4 @@ CONFIGURED = [
     ], note="a config.json that says the same"),
 ]
 
-CASES = CONFIGURED + RECORDED + LISTED + UNREADABLE + WARNINGS + IGNORED + CONTRADICTIONS + OPTIMIZER + TYPED
+CASES = CONFIGURED + RECORDED + LISTED + UNREADABLE + WARNINGS + IGNORED + NAMED + CONTRADICTIONS + OPTIMIZER + TYPED

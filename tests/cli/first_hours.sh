@@ -89,7 +89,7 @@ first_hours_missing_answers() {
     "  glu-ckpt verify $a $out --from-glu ORDER --from-shared-glu ORDER --to-glu ORDER --to-shared-glu ORDER"
   local trained=$TESTDATA/megatron/homogeneous
   prints "what no file says of a trained model, and what hf has no place for" 4 \
-    "glu-ckpt: error: $trained: --to hf: there is no config.json that says what model this is, and of the arguments that the trainer saved only the order of gate and up is there; --from-config FILE names a config.json that says it, and needs --from-shared-glu and --optimizer beside it [no-map]
+    "glu-ckpt: error: $trained: --to hf: there is no config.json that says what model this is, and the arguments that the trainer saved have no num_attention_heads, without which they describe no model; --from-config FILE names a config.json that says it, and needs --from-shared-glu and --optimizer beside it [no-map]
   glu-ckpt convert $trained $out.hf --to hf --from-config FILE --from-shared-glu ORDER --optimizer drop" \
     convert "$trained" "$out.hf" --to hf
   # The same tensors are the same model in whatever order; where FC1 alone differs, it may be the same in two orders.

@@ -345,5 +345,39 @@ TEST(MegatronArgs, TellsWhichLayersOfLlama4HaveNoRotation) {
             std::string::npos);
 }
 
+/// The names of the arguments in which what is asked for and what was saved differ.
+std::string differing(const std::string& asked, const std::string& saved) {
+  Inventory tensors;
+  tensors.tensors.emplace_back().name = "mtp.layers.0.eh_proj.weight";
+  std::string names;
+  for (const ArgumentDifference& found : argument_differences(asked, saved, tensors))
+    names += (names.empty() ? "" : " ") + found.name + " " + found.saved;
+  return names;
+}
+
+/// None is what an argument is without a value, also where that is another argument's.
+TEST(MegatronArgs, NoneIsComparedAsWhatItMeans) {
+  const std::string groups = "--num-experts 8\n--moe-router-num-groups 4\n--moe-router-group-topk 2\n";
+  EXPECT_EQ(differing(groups, R"({"moe_router_num_groups": 4, "moe_router_group_topk": 2})"), "");
+  EXPECT_EQ(differing(groups, R"({"moe_router_num_groups": 4, "moe_router_group_topk": null})"),
+            "moe_router_group_topk None");
+  EXPECT_EQ(differing("--num-experts 8\n", R"({"moe_router_num_groups": 4, "moe_router_group_topk": null})"), "");
+
+  const std::string latent = "--multi-latent-attention\n--rope-type rope\n--position-embedding-type rope\n";
+  EXPECT_EQ(differing(latent, R"({"multi_latent_attention": true, "rope_type": null, "rotary_scaling_factor": 1.0})"),
+            "");
+  EXPECT_EQ(differing(latent, R"({"multi_latent_attention": true, "rope_type": null, "rotary_scaling_factor": 40.0})"),
+            "rope_type yarn (as which Megatron-Core takes None)");
+  EXPECT_EQ(differing(latent, R"({"multi_latent_attention": true, "rotary_percent": 0.5})"), "rotary_percent 0.5");
+
+  const std::string sparse =
+      "--experimental-attention-variant dsa\n--dsa-indexer-k-norm-epsilon 1e-6\n--norm-epsilon 1e-6\n";
+  const std::string variant = R"({"experimental_attention_variant": "dsa", "dsa_indexer_k_norm_epsilon": null, )";
+  EXPECT_EQ(differing(sparse, variant + R"("layernorm_epsilon": 1e-6, "mtp_num_layers": 1})"), "");
+  EXPECT_EQ(differing(sparse, variant + R"("layernorm_epsilon": 1e-6, "mtp_num_layers": 7})"), "mtp_num_layers 7");
+  EXPECT_NE(differing(sparse, variant + R"("layernorm_epsilon": 1e-5})").find("dsa_indexer_k_norm_epsilon None"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace glu_ckpt

@@ -6,6 +6,7 @@
 
 #include "families/architecture.hpp"
 #include "families/config_fields.hpp"
+#include "families/saved_args.hpp"
 #include "support/saved_fields.hpp"
 
 namespace glu_ckpt {
@@ -30,13 +31,19 @@ SavedFields deepseek() {
                           {"rope_type", "\"rope\""}});
 }
 
-TrainedConfig made(const SavedFields& fields, const std::string& type = {},
-                   const std::string& embedding = "embedding.word_embeddings.weight") {
-  Inventory tensors;
+TensorRef named(const std::string& name, std::vector<i64> shape) {
   TensorRef tensor;
-  tensor.name = embedding;
-  tensor.shape = {128, 64};
-  tensors.tensors.push_back(tensor);
+  tensor.name = name;
+  tensor.shape = std::move(shape);
+  return tensor;
+}
+
+TrainedConfig made(const SavedFields& fields, const std::string& type = {},
+                   const std::string& embedding = "embedding.word_embeddings.weight",
+                   const std::vector<TensorRef>& others = {}) {
+  Inventory tensors;
+  tensors.tensors.push_back(named(embedding, {128, 64}));
+  tensors.tensors.insert(tensors.tensors.end(), others.begin(), others.end());
   return make_trained_config(json_text(fields), tensors, type);
 }
 
@@ -161,7 +168,7 @@ TEST(TrainedConfig, WhatNoFamilyHasIsNamed) {
       {{"window_size", "[127, 0]"}},
       {{"no_rope_freq", "[0, 1, 0]"}},
       {{"normalization", "\"LayerNorm\""}},
-      {{"moe_router_num_groups", "4"}},
+      {{"moe_router_group_topk", "2"}, {"moe_router_num_groups", "4"}},
       {{"position_embedding_type", "\"learned_absolute\""}},
       {{"mtp_num_layers", "1"}},
       {{"apply_layernorm_1p", "true"}},
@@ -176,6 +183,111 @@ TEST(TrainedConfig, WhatNoFamilyHasIsNamed) {
     EXPECT_EQ(found.options, std::vector<std::string>{"--from-config"}) << name;
     EXPECT_NE(made(changed(kQwen3, field), "qwen3_moe").why_none.find("none of type 'qwen3_moe'"), std::string::npos);
   }
+}
+
+/// A value that no run has must not pass for an argument that was not saved.
+TEST(TrainedConfig, AValueOfAnotherTypeIsNamed) {
+  const std::pair<std::string, std::string> wrong[] = {
+      {"vocab_size", "true"},           {"vocab_size", "99.5"},
+      {"rotary_percent", "[1.0]"},      {"group_query_attention", "1"},
+      {"moe_router_topk", "true"},      {"untie_embeddings_and_output_weights", "\"True\""},
+      {"position_embedding_type", "1"}, {"moe_layer_freq", "[1, \"1\", 1]"},
+      {"moe_layer_freq", "[1, 2, 1]"},  {"moe_layer_freq", "[1, null, 1]"},
+      {"moe_layer_freq", "0"},          {"moe_layer_freq", "\"x\""},
+      {"mtp_num_layers", "true"},       {"rotary_scaling_factor", "false"},
+  };
+  for (const auto& [name, value] : wrong) {
+    const TrainedConfig found = made(changed(kQwen3, {{name, value}}), "qwen3_moe");
+    EXPECT_EQ(found.text, "") << name << value;
+    EXPECT_NE(found.why_none.find(name), std::string::npos) << found.why_none;
+  }
+  const SavedFields yarn = {{"rope_type", "\"yarn\""}, {"rotary_scaling_factor", "4.0"}};
+  EXPECT_NE(made(changed(deepseek(), yarn), "deepseek_v3").text, "");
+  for (const auto& [name, value] : {std::pair("mscale", "true"), std::pair("mscale_all_dim", "[1]"),
+                                    std::pair("original_max_position_embeddings", "4096.5"),
+                                    std::pair("yarn_beta_fast", "false"), std::pair("q_lora_rank", "12.5")}) {
+    const TrainedConfig found = made(changed(changed(deepseek(), yarn), {{name, value}}), "deepseek_v3");
+    EXPECT_EQ(found.text, "") << name << value;
+    EXPECT_NE(found.why_none.find(name), std::string::npos) << found.why_none;
+  }
+  EXPECT_NE(made(changed(kQwen3, {{"moe_layer_freq", "[true, true, true]"}})).text, "");
+}
+
+/// Megatron-Core chooses among all groups where it is not said how many of them.
+TEST(TrainedConfig, GroupsOfExpertsCountWhereSomeAreChosen) {
+  const auto groups_of = [](const std::string& groups, const std::string& chosen) {
+    const TrainedConfig found = made(
+        changed(deepseek(), {{"moe_router_num_groups", groups}, {"moe_router_group_topk", chosen}}), "deepseek_v3");
+    const ConfigFields fields(found.text);
+    return found.text.empty() ? found.why_none
+                              : std::to_string(fields.integer({"topk_group"}).value()) + " of " +
+                                    std::to_string(fields.integer({"n_group"}).value());
+  };
+  EXPECT_EQ(groups_of("4", "2"), "2 of 4");
+  EXPECT_EQ(groups_of("4", "null"), "1 of 1");
+  EXPECT_EQ(groups_of("4", "0"), "1 of 1");
+  EXPECT_EQ(groups_of("null", "null"), "1 of 1");
+  EXPECT_NE(groups_of("null", "2").find("moe_router_group_topk is 2 without moe_router_num_groups"), std::string::npos);
+  EXPECT_NE(made(changed(kQwen3, {{"moe_router_num_groups", "4"}})).text, "");
+}
+
+TEST(TrainedConfig, LatentAttentionHasYarnUnlessAnotherKindIsSaved) {
+  const auto kind_of = [](const SavedFields& fields) {
+    return ConfigFields(made(changed(deepseek(), fields), "deepseek_v3").text).text({"rope_scaling.rope_type"});
+  };
+  EXPECT_EQ(kind_of({{"rope_type", "null"}, {"rotary_scaling_factor", "40.0"}}), "yarn");
+  EXPECT_EQ(kind_of({{"rope_type", "null"}, {"rotary_scaling_factor", "1.0"}}), "");
+  EXPECT_EQ(kind_of({{"rope_type", "\"rope\""}, {"rotary_scaling_factor", "40.0"}}), "");
+  // Other attention has it where position_embedding_type says so, which is asked for beside a factor.
+  SavedFields fields = changed(kQwen3, {{"rotary_scaling_factor", "4.0"}});
+  EXPECT_NE(made(fields).text, "");
+  fields.erase("position_embedding_type");
+  EXPECT_NE(made(fields).why_none.find("position_embedding_type"), std::string::npos);
+}
+
+TEST(TrainedConfig, LatentAttentionTurnsWholeHeads) {
+  for (const auto& [name, value] : {std::pair("rotary_percent", "0.5"), std::pair("rotary_interleaved", "true")}) {
+    const TrainedConfig found = made(changed(deepseek(), {{name, value}}), "deepseek_v3");
+    EXPECT_NE(found.why_none.find(name), std::string::npos) << found.why_none;
+  }
+  // YaRN does not read the part.
+  EXPECT_NE(made(changed(deepseek(),
+                         {{"rope_type", "\"yarn\""}, {"rotary_scaling_factor", "4.0"}, {"rotary_percent", "0.5"}}),
+                 "deepseek_v3")
+                .text,
+            "");
+}
+
+/// transformers has 1e-6 for it, whatever the other norms have.
+TEST(TrainedConfig, TheNormOfIndexersHasTheEpsilonOfOthersUnlessSaid) {
+  const auto fields = [](const std::string& own, const std::string& others) {
+    return changed(deepseek(), {{"experimental_attention_variant", "\"dsa\""},
+                                {"dsa_indexer_n_heads", "4"},
+                                {"dsa_indexer_head_dim", "16"},
+                                {"dsa_indexer_topk", "8"},
+                                {"dsa_indexer_k_norm_epsilon", own},
+                                {"norm_epsilon", others},
+                                {"q_lora_rank", "24"}});
+  };
+  EXPECT_NE(made(fields("1e-06", "1e-05"), "deepseek_v32").text, "");
+  EXPECT_NE(made(fields("null", "1e-06"), "deepseek_v32").text, "");
+  for (const TrainedConfig& found :
+       {made(fields("null", "1e-05"), "deepseek_v32"), made(fields("1e-05", "1e-06"), "deepseek_v32")})
+    EXPECT_NE(found.why_none.find("dsa_indexer_k_norm_epsilon 1e-05"), std::string::npos) << found.why_none;
+}
+
+/// What contradicts the tensors is named, and not something that follows from it.
+TEST(TrainedConfig, ArgumentsThatTensorsContradictAreNamed) {
+  const std::string embedding(kEmbeddingKey);
+  const TensorRef norm = named("decoder.layers.0.self_attention.q_layernorm.weight", {32});
+  EXPECT_NE(made(kQwen3, "qwen3_moe", embedding, {norm}).text, "");
+  const TrainedConfig wide = made(changed(kQwen3, {{"kv_channels", "48"}}), "qwen3_moe", embedding, {norm});
+  EXPECT_NE(wide.why_none.find("kv_channels 48 instead of 32"), std::string::npos) << wide.why_none;
+  const TrainedConfig all = made(changed(kQwen3, {{"kv_channels", "8"}}), "qwen3_moe", embedding, {norm});
+  EXPECT_NE(all.why_none.find("over all heads"), std::string::npos) << all.why_none;
+  const TrainedConfig latent = made(deepseek(), "deepseek_v3", embedding,
+                                    {named("decoder.layers.0.self_attention.linear_q_down_proj.weight", {12, 64})});
+  EXPECT_NE(latent.why_none.find("q_lora_rank is None"), std::string::npos) << latent.why_none;
 }
 
 TEST(TrainedConfig, PatternsOfLayersAreKept) {

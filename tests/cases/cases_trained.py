@@ -1,0 +1,66 @@
+"""What a trainer saved of each family: its arguments and no record, one of them broken."""
+import argparse
+import json
+import pathlib
+import shutil
+
+from case import REFUSED, Case, Run
+from cases_arguments import read_common, write_common
+
+# The model_type, where the folder has another name.
+TYPES = {"llama3": "llama"}
+
+
+def literal(word: str):
+    """The value of an argument of megatron_args.txt, as Megatron-LM has it."""
+    if word.startswith("[") and "*" in word:
+        runs = [run.split("*") for run in word.split("+")]
+        return [item for items, times in runs for item in json.loads(items) * int(times)]
+    try:
+        return json.loads(word) if word else True
+    except ValueError:
+        return tuple(int(item) for item in word.split(",")) if "," in word else word
+
+
+def trained(**values):
+    """Returns a check that makes of OUT what a trainer saves: its arguments, some of them changed, and no record."""
+
+    def check(out: pathlib.Path) -> str:
+        lines = (out / "megatron_args.txt").read_text().splitlines()
+        args = {"moe_mlp_glu_interleave_size": None, "moe_shared_expert_glu_interleave_size": None,
+                "moe_router_pre_softmax": False}
+        for name, _, word in (line.removeprefix("--").partition(" ") for line in lines):
+            args[name.replace("-", "_")] = literal(word)
+        args["add_bias_linear"] = not args.pop("disable_bias_linear", False)
+        state = read_common(out / "release/common.pt")
+        kept = {name: value for name, value in (args | values).items() if value is not ...}
+        write_common(out / "release/common.pt", state | {"args": argparse.Namespace(**kept)})
+        for path in (out / "release/glu_ckpt.json", out / "megatron_args.txt"):
+            path.unlink()
+        shutil.rmtree(out / "hf")
+        return ""
+
+    return check
+
+
+def retrained(family: str, says: str, **values) -> Case:
+    """What a trainer saved with these arguments is refused by name; without them it is sound."""
+    (name, value), *_ = values.items()
+    return Case(f"whole/{family}", "hf", [
+        Run("convert SRC OUT --to megatron", check=trained()),
+        Run(f"convert OUT OUT2 --to hf:{TYPES.get(family, family)}"),
+        Run("convert SRC OUT --to megatron", check=trained(**values)),
+        Run(f"convert OUT OUT2 --to hf:{TYPES.get(family, family)}", REFUSED, says=says),
+    ], note=f"a trainer's, {name} {value}")
+
+
+CASES = [
+    retrained("nemotron_h", "num_layers is 12, where hybrid_layer_pattern has", num_layers=12),
+    retrained("qwen3_next", r"linear_attention_freq \[0, 0, 0, 0\] instead of", linear_attention_freq=[0, 0, 0, 0]),
+    retrained("qwen3_next", "mtp_num_layers 7 .* 0 alone", mtp_num_layers=7),
+    retrained("deepseek_v3", r"n_group is moe_router_num_groups", moe_router_num_groups=4, moe_router_group_topk=1),
+    retrained("deepseek_v3", "q_lora_rank is None", q_lora_rank=None),
+    retrained("deepseek_v32", r"intermediate_size is ffn_hidden_size", ffn_hidden_size=61),
+    retrained("gpt_oss", "position_embedding_type", position_embedding_type=...),
+    retrained("llama3", "use_rope_scaling is the text 'False'", use_rope_scaling="False"),
+]
