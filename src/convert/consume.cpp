@@ -98,11 +98,11 @@ i64 most_taken(const Conversion& conversion, const std::vector<i64>& left) {
   return most;
 }
 
-DiskRoom room_for(const Conversion& conversion, const std::vector<i64>& left) {
-  DiskRoom room = disk_room(conversion, most_taken(conversion, left));
-  // An estimate that is too low would be found out only after files of the source were removed.
-  room.least = room.needed;
-  return room;
+/// What a run keeps beside the output until its end: the source's headers, and an entry for each range that it writes.
+i64 note_bytes(const Conversion& conversion) {
+  constexpr i64 kEntryBytes = 256, kSmallRange = i64{4} << 20;
+  const i64 ranges = std::ssize(conversion.plan.outputs) + conversion.plan.bytes / kSmallRange;
+  return conversion.consumed->kept_bytes() + kEntryBytes * ranges;
 }
 
 template <typename... Values>
@@ -252,7 +252,26 @@ void check_consumable(const Conversion& conversion) {
   check_passes_whole(conversion);
 }
 
-DiskRoom consuming_room(const Conversion& conversion) { return room_for(conversion, all_bytes(conversion)); }
+DiskRoom consuming_room(const Conversion& conversion) {
+  // The name of each file, and the pages that a piece of a rehearsed output may touch.
+  constexpr i64 kNotes = 4, kPagesOfPiece = 3;
+  DiskRoom room{0, filesystem_of(directory_of(output_name(conversion.output)))};
+  const SmallParts parts = small_parts(conversion, room.filesystem);
+  const i64 block = room.filesystem.block_bytes;
+  const i64 rehearsed = kPagesOfPiece * block * parts.wrapped;
+  room.needed = std::max(most_taken(conversion, all_bytes(conversion)), rehearsed) + parts.headers + parts.beside +
+                note_bytes(conversion) + block * (kNotes + std::ssize(files_of(conversion)));
+  // An estimate that is too low would be found out only after files of the source were removed.
+  room.least = room.needed;
+  return room;
+}
+
+void check_consuming_room(const Conversion& conversion) {
+  if (conversion.options.resume) return;
+  if (const DiskRoom room = consuming_room(conversion); !room.is_enough())
+    fail(ErrorCode::NoSpace, {conversion.output.string(), {}}, "{}: {}; {}", conversion.output.string(), to_text(room),
+         kMakeRoom);
+}
 
 std::vector<char> made_of_removed(const Conversion& conversion) {
   if (conversion.consumed == nullptr || !conversion.consumed->has_removed()) return {};
@@ -314,7 +333,14 @@ void Consumer::begin(const std::vector<DoneRange>& earlier) {
 }
 
 void Consumer::check_room() const {
-  const DiskRoom room = room_for(conversion_, left_);
+  DiskRoom room{0, filesystem_of(directory_of(output_name(conversion_.output)))};
+  const SmallParts parts = small_parts(conversion_, room.filesystem);
+  i64 left = 0;
+  for (const i64 bytes : left_) left += bytes;
+  const double share = static_cast<double>(left) / static_cast<double>(std::max<i64>(conversion_.plan.bytes, 1));
+  room.needed =
+      most_taken(conversion_, left_) + parts.beside + static_cast<i64>(static_cast<double>(parts.headers) * share);
+  room.least = room.needed;
   if (!room.is_enough())
     fail(ErrorCode::NoSpace, {conversion_.output.string(), {}},
          "{}: {}, counting what files of the source free on the way; nothing was removed. {}",

@@ -41,6 +41,10 @@ void check_consumable(const Conversion& conversion);
 /// The room that the output needs while files of the source go, at the most.
 DiskRoom consuming_room(const Conversion& conversion);
 
+/// Refuses a run that has less, before it writes or removes anything; not one that resumes, which has written some.
+/// Throws NoSpace.
+void check_consuming_room(const Conversion& conversion);
+
 /// Says of each output whether some of what it was made of has been removed. Empty where nothing has.
 std::vector<char> made_of_removed(const Conversion& conversion);
 

@@ -124,6 +124,7 @@ Converted run_conversion(const Conversion& conversion, Ranks& ranks) {
   if (files != nullptr && proof == ProofMode::Forward) files->keep_in_cache();
 
   if (part.of > 0) return run_part(conversion);
+  if (conversion.options.consume_source) check_consuming_room(conversion);
   ClonePlan clones = ranks.size() > 1 ? ClonePlan() : choose_clones(conversion);
   const ExpectedOutput expected(conversion, !clones.empty() && proof == ProofMode::Digest);
   Staging staging(conversion, expected, clones, ranks);

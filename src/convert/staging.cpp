@@ -166,13 +166,29 @@ void Staging::check_source_unchanged() const {
          "{}: config.json was changed while this run read the tensors; run again", conversion_.input.string());
 }
 
+SmallParts small_parts(const Conversion& conversion, const FilesystemInfo& filesystem) {
+  constexpr i64 kRecordBytes = i64{4} << 10, kRecordLineBytes = 256;
+  const OutputOptions to = output_options(conversion, make_record(conversion, Digest()));
+  const std::unique_ptr<OutputFormat> format = make_output_format(to, conversion.plan.outputs);
+  SmallParts parts;
+  const std::vector<TensorFile> files = format->files();
+  parts.headers = -conversion.plan.bytes;
+  for (const TensorFile& file : files) parts.headers += file.bytes;
+  parts.wrapped = static_cast<i64>(format->num_crcs());
+  const auto add = [&](i64 bytes) { parts.beside += bytes + filesystem.block_bytes; };
+  if (!names_single_file(to.path))
+    for (const SideFile& side : format->side_files()) add(std::ssize(side.text));
+  for (const SideFile& made : to.made_files) add(std::ssize(made.text));
+  for (const ExtraFile& extra : to.extra_files) add(File::open_read(extra.path).size());
+  add(kRecordBytes + kRecordLineBytes * std::ssize(files));
+  return parts;
+}
+
 DiskRoom disk_room(const Conversion& conversion, i64 bytes_written) {
-  constexpr i64 kHeaderBytes = 256;
-  DiskRoom room{bytes_written + kHeaderBytes * std::ssize(conversion.plan.outputs),
-                filesystem_of(directory_of(output_name(conversion.output)))};
-  room.least = bytes_written;
-  for (const ExtraFile& extra : conversion.source.source->extra_files())
-    room.needed += File::open_read(extra.path).size();
+  DiskRoom room{0, filesystem_of(directory_of(output_name(conversion.output)))};
+  const SmallParts parts = small_parts(conversion, room.filesystem);
+  room.least = bytes_written + parts.headers;
+  room.needed = room.least + parts.beside;
   return room;
 }
 

@@ -48,11 +48,24 @@ class Staging {
   std::unique_ptr<StagedOutput> sink_;
 };
 
+/// The bytes of an output that are not its tensors'.
+struct SmallParts {
+  /// What stands around tensors in their files.
+  i64 headers = 0;
+  /// The other files, each with what its last block may have left.
+  i64 beside = 0;
+  /// Tensors, or pieces of them, that have something around each.
+  i64 wrapped = 0;
+};
+
+/// Of a format's files they are known to the byte.
+SmallParts small_parts(const Conversion& conversion, const FilesystemInfo& filesystem);
+
 struct DiskRoom {
   /// Bytes of tensors, headers and the source's other files, at the most.
   i64 needed = 0;
   FilesystemInfo filesystem;
-  /// The part of `needed` that is certain. The rest, for headers and other files, is an estimate.
+  /// The part of `needed` that is certain. The rest, for other files, is an estimate.
   i64 least = needed;
 
   bool is_enough() const { return least <= filesystem.free_bytes; }

@@ -352,6 +352,16 @@ void ConsumedFiles::keep(std::span<const fs::path> files) {
   kept_ = std::move(wanted);
 }
 
+i64 ConsumedFiles::kept_bytes() const {
+  constexpr i64 kNumbers = 8, kNumbersOfPart = 2;
+  i64 bytes = 0;
+  for (const auto& [name, kept] : kept_) {
+    bytes += std::ssize(name) + kNumbers * i64{sizeof(i64)};
+    for (const auto& [offset, part] : kept->parts) bytes += std::ssize(part) + kNumbersOfPart * i64{sizeof(i64)};
+  }
+  return bytes;
+}
+
 void ConsumedFiles::save(const fs::path& path, std::string_view fingerprint, std::string_view memo) {
   ByteWriter out;
   out.text(fingerprint);

@@ -33,6 +33,8 @@ class ConsumedFiles final : public SystemCalls {
   void keep(std::span<const std::filesystem::path> files);
   /// Writes all that is kept, durably. `fingerprint` is the run's; `memo` is for whoever loads it.
   void save(const std::filesystem::path& path, std::string_view fingerprint, std::string_view memo);
+  /// The bytes that save() writes, but for a line.
+  i64 kept_bytes() const;
   const std::string& fingerprint() const { return fingerprint_; }
   const std::string& memo() const { return memo_; }
   /// Returns true where an earlier run's file was taken over.

@@ -95,5 +95,33 @@ TEST_P(ConversionErrors, AFullDiskIsResumed) {
   }
 }
 
+std::vector<Target> consuming_targets() {
+  std::vector<Target> consuming;
+  for (const Target& target : all_targets())
+    if (target.options.consume_source) consuming.push_back(target);
+  return consuming;
+}
+
+class ConsumingErrors : public ConversionErrors {};
+INSTANTIATE_TEST_SUITE_P(To, ConsumingErrors, testing::ValuesIn(consuming_targets()), name_of_target);
+
+/// Whoever has no second copy must not find out half way that the headers of the output have no room: what a format
+/// puts around each tensor is known before.
+TEST_P(ConsumingErrors, AFullDiskIsSeenBeforeTheSourceGoes) {
+  int full = 0, done = 0;
+  for (i64 free_bytes = i64{64} << 10; free_bytes < (i64{512} << 10); free_bytes += i64{4} << 10) {
+    SCOPED_TRACE(free_bytes);
+    bench_.begin();
+    bench_.memory().set_free_bytes(free_bytes);
+    const Outcome outcome = bench_.convert();
+    (outcome.status == ExitStatus::Done ? done : full) += 1;
+    if (outcome.status == ExitStatus::Done) continue;
+    EXPECT_EQ(outcome.slug, "no-space") << outcome.message;
+    EXPECT_TRUE(bench_.has_whole_source()) << outcome.message;
+  }
+  EXPECT_GT(full, 0);
+  EXPECT_GT(done, 0);
+}
+
 }  // namespace
 }  // namespace glu_ckpt::faults

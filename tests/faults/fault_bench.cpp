@@ -332,6 +332,14 @@ bool FaultBench::has_output() const {
 
 bool FaultBench::has_staging() const { return tree("/disk").contains(target_.output + ".partial/"); }
 
+bool FaultBench::has_whole_source() const {
+  const Tree found = tree("/src");
+  return std::ranges::all_of(source_, [&](const auto& file) {
+    const auto at = found.find(file.first);
+    return at != found.end() && at->second == file.second;
+  });
+}
+
 void FaultBench::expect_source_consumed() const {
   Tree rest = source_;
   std::erase_if(rest, [](const auto& file) { return file.first.ends_with(".safetensors"); });

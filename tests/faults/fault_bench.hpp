@@ -89,6 +89,8 @@ class FaultBench {
   /// Whether the output is there.
   bool has_output() const;
   bool has_staging() const;
+  /// Whether no file of the source was removed or changed.
+  bool has_whole_source() const;
   /// Expects that --resume gives the same bytes as a run that nothing disturbed, and leaves nothing else.
   void expect_resumes();
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 namespace glu_ckpt {
 
@@ -32,6 +33,11 @@ void MemoryBytes::read(void* out, i64 bytes, i64 offset) const {
       std::memcpy(to, block->second->data() + within, static_cast<std::size_t>(now));
     done += now;
   }
+}
+
+i64 MemoryBytes::taken(i64 begin, i64 end) const {
+  const auto first = blocks_.lower_bound(begin / kBlockBytes), last = blocks_.lower_bound(end / kBlockBytes);
+  return begin < end ? std::distance(first, last) * kBlockBytes : 0;
 }
 
 void MemoryBytes::write(const void* from, i64 bytes, i64 offset) {

@@ -18,6 +18,8 @@ class MemoryBytes {
   void resize(i64 size);
   void read(void* out, i64 bytes, i64 offset) const;
   void write(const void* from, i64 bytes, i64 offset);
+  /// Bytes of the blocks in [begin, end) that hold something; both are multiples of a block. Holes take nothing.
+  i64 taken(i64 begin, i64 end) const;
 
  private:
   using Block = std::array<char, kBlockBytes>;

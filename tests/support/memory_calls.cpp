@@ -101,12 +101,11 @@ bool MemorySystem::is_aligned(const OpenFile& file, const iovec* pieces, int cou
 
 /// Blocks that the file does not have yet come out of the free ones.
 int MemorySystem::write_to(Node& node, const void* from, i64 bytes, i64 offset) {
+  const i64 begin = std::max(node.reserved, offset / kBlock * kBlock);
   const i64 end = (offset + bytes + kBlock - 1) / kBlock * kBlock;
-  if (end - node.reserved > free_bytes_) return ENOSPC;
-  if (end > node.reserved) {
-    free_bytes_ -= end - node.reserved;
-    node.reserved = end;
-  }
+  const i64 more = std::max<i64>(0, end - begin) - node.bytes.taken(begin, end);
+  if (more > free_bytes_) return ENOSPC;
+  free_bytes_ -= more;
   node.bytes.write(from, bytes, offset);
   touch(node);
   return 0;
@@ -225,10 +224,10 @@ int MemorySystem::fallocate(int descriptor, int mode, i64 offset, i64 bytes) {
     if (!can_reserve_ || mode != 0) return -EOPNOTSUPP;
     Node& node = *file->node;
     const i64 end = (offset + bytes + kBlock - 1) / kBlock * kBlock;
-    const i64 more = std::max<i64>(0, end - node.reserved);
+    const i64 more = std::max<i64>(0, end - node.reserved) - node.bytes.taken(node.reserved, end);
     if (more > free_bytes_) return -ENOSPC;
     free_bytes_ -= more;
-    node.reserved += more;
+    node.reserved = std::max(node.reserved, end);
     node.bytes.resize(std::max(node.bytes.size(), offset + bytes));
     touch(node);
     return 0;
@@ -242,9 +241,10 @@ int MemorySystem::ftruncate(int descriptor, i64 bytes) {
     if (bytes < 0 || !file->can_write() || file->node->is_directory()) return -EINVAL;
     Node& node = *file->node;
     const i64 end = (bytes + kBlock - 1) / kBlock * kBlock;
-    free_bytes_ += std::max<i64>(0, node.reserved - end);
+    const i64 before = node.blocks();
     node.reserved = std::min(node.reserved, end);
     node.bytes.resize(bytes);
+    free_bytes_ += before - node.blocks();
     touch(node);
     return 0;
   });
@@ -393,7 +393,7 @@ int MemorySystem::unlink(const char* path) {
     if (const int error = find(path, false, place); error != 0) return -error;
     if (!place.node) return -ENOENT;
     if (place.node->is_directory()) return -EISDIR;
-    free_bytes_ += place.node->reserved;
+    free_bytes_ += place.node->blocks();
     place.node->reserved = 0;
     place.parent->names.erase(place.name);
     touch(*place.parent);

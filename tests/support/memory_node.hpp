@@ -16,7 +16,7 @@ struct MemorySystem::Node {
   /// Of a file, now and as flushed.
   MemoryBytes bytes;
   MemoryBytes synced_bytes;
-  /// Bytes that the filesystem has set apart for the file.
+  /// Bytes at the front that the filesystem has set apart for the file.
   i64 reserved = 0;
   /// Of a directory.
   std::map<std::string, NodePtr> names;
@@ -25,6 +25,11 @@ struct MemorySystem::Node {
   const OpenFile* locked_by = nullptr;
 
   bool is_directory() const { return S_ISDIR(mode); }
+  /// Bytes of blocks that are the file's, at the front or anywhere behind.
+  i64 blocks() const {
+    constexpr i64 kAll = i64{1} << 60;
+    return reserved + bytes.taken(reserved, kAll);
+  }
 };
 
 struct MemorySystem::OpenFile {
