@@ -60,6 +60,8 @@ struct DtypeRule {
   std::string pattern;
   Dtype dtype = Dtype::BF16;
   bool is_used = false;
+  /// The rule in front of it that takes a tensor that it fits.
+  std::string taken_by = {};
 };
 
 std::optional<Dtype> float_of_word(std::string_view word) {
@@ -119,11 +121,18 @@ class DtypeChooser {
     std::map<std::size_t, Dtype> chosen;
     for (std::size_t i = 0; i < tensors_.size(); ++i)
       if (const auto dtype = dtype_of(i); dtype && *dtype != tensors_[i].dtype) chosen[i] = *dtype;
-    for (const DtypeRule& rule : rules_)
-      if (!rule.is_used && !is_role_pattern(rule.pattern))
+    for (const DtypeRule& rule : rules_) {
+      if (rule.is_used) continue;
+      if (!rule.taken_by.empty())
+        fail(ErrorCode::Usage, {},
+             "--dtype {}={}: all that it fits is taken by rules in front of it, such as '{}', for the first rule that "
+             "fits counts; write it in front of those, or leave it out",
+             rule.pattern, float_word(rule.dtype), rule.taken_by);
+      if (!is_role_pattern(rule.pattern))
         fail(ErrorCode::Usage, {},
              "--dtype {}={}: no tensor has that role or name; `glu-ckpt inspect --tensors` lists both", rule.pattern,
              float_word(rule.dtype));
+    }
     return chosen;
   }
 
@@ -166,12 +175,20 @@ class DtypeChooser {
     if (const auto roles = roles_.find(tensor); roles != roles_.end()) names = roles->second;
     std::optional<Dtype> chosen;
     const DtypeRule* by = nullptr;
+    const std::string* without = nullptr;
     for (const std::string& name : names) {
-      const auto rule = std::ranges::find_if(rules_, [&](const DtypeRule& one) {
+      const auto fits = [&](const DtypeRule& one) {
         return fits_glob(one.pattern, name) || fits_glob(one.pattern, stored.name);
-      });
-      if (rule == rules_.end()) continue;
+      };
+      const auto rule = std::ranges::find_if(rules_, fits);
+      if (rule == rules_.end()) {
+        without = &name;
+        continue;
+      }
       rule->is_used = true;
+      for (auto behind = std::next(rule); behind != rules_.end(); ++behind)
+        if (behind->taken_by.empty() && fits(*behind))
+          behind->taken_by = fmt::format("{}={}", rule->pattern, float_word(rule->dtype));
       if (chosen && *chosen != rule->dtype)
         fail(ErrorCode::NotSupported, {{}, stored.name},
              "'{}' holds several matrices, and --dtype gives them {} and {}; name one dtype for all of them, or first "
@@ -188,6 +205,11 @@ class DtypeChooser {
              dtype_name(stored.dtype), answers_.dtypes);
       return std::nullopt;
     }
+    if (without != nullptr && *chosen != stored.dtype)
+      fail(ErrorCode::NotSupported, {{}, stored.name},
+           "'{}' holds several matrices, and --dtype gives {} a dtype and {} none; name one dtype for all of them, or "
+           "first convert to a layout that has them apart",
+           stored.name, by->pattern, *without);
     if (is_narrowing(stored.dtype, *chosen) && !answers_.allow_narrowing)
       fail(ErrorCode::NotExact, {{}, stored.name},
            "'{}' is {}, and --dtype {} would round it to {}: --allow-narrowing lets it, to nearest even, and says how "

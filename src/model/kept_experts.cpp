@@ -65,8 +65,9 @@ std::optional<std::string> label_of(std::string_view key, i64 layers) {
 /// Reads the file of a pruner.
 class ListReader {
  public:
-  ListReader(const std::string& path, const std::vector<const ExpertBlock*>& blocks, i64 layers)
-      : path_(path), blocks_(blocks), layers_(layers) {}
+  ListReader(const std::string& path, const std::vector<const ExpertBlock*>& blocks, i64 layers,
+             const std::set<std::string>& left_out)
+      : path_(path), blocks_(blocks), layers_(layers), left_out_(left_out) {}
 
   KeptExperts read() {
     const std::string text = read_small_file(path_, kMaxListBytes, ErrorCode::Usage);
@@ -115,12 +116,16 @@ class ListReader {
       return;
     }
     const bool counts_all = counts_all_layers(list);
-    if (!counts_all && list.size() != blocks_.size())
+    std::vector<std::string> labels;
+    for (const ExpertBlock* block : blocks_)
+      if (list.size() == blocks_.size() || !left_out_.contains(layer_label(*block)))
+        labels.push_back(layer_label(*block));
+    if (!counts_all && list.size() != labels.size())
       refuse(fmt::format("it has {} lists, and the model {} layers, of which {} have experts", list.size(), layers_,
                          blocks_.size()));
     std::size_t index = 0;
     for (const JsonValue item : list.items()) {
-      const std::string label = counts_all ? *label_of(std::to_string(index), layers_) : layer_label(*blocks_[index]);
+      const std::string label = counts_all ? *label_of(std::to_string(index), layers_) : labels[index];
       // A dense layer has an empty list, or none.
       if (!is_empty(item)) put(std::to_string(index), label, item);
       ++index;
@@ -165,6 +170,7 @@ class ListReader {
   const std::string& path_;
   const std::vector<const ExpertBlock*>& blocks_;
   i64 layers_;
+  const std::set<std::string>& left_out_;
   KeptExperts lists_;
 };
 
@@ -183,13 +189,16 @@ void check_list(const std::string& said, const ExpertBlock& block, const std::ve
 
 }  // namespace
 
-KeptExperts read_kept_experts(const std::string& text, const std::vector<const ExpertBlock*>& blocks, i64 layers) {
+KeptExperts read_kept_experts(const std::string& text, const std::vector<const ExpertBlock*>& blocks, i64 layers,
+                              const std::set<std::string>& left_out) {
   KeptExperts kept;
   if (const auto everywhere = parse_ranges(text))
     for (const ExpertBlock* block : blocks) kept[layer_label(*block)] = *everywhere;
   else
-    kept = ListReader(text, blocks, layers).read();
+    kept = ListReader(text, blocks, layers, left_out).read();
+  for (const std::string& label : left_out) kept.erase(label);
   for (const ExpertBlock* block : blocks) {
+    if (left_out.contains(layer_label(*block))) continue;
     const auto found = kept.find(layer_label(*block));
     if (found == kept.end())
       fail(ErrorCode::LayerMissing, {text, {}}, "{}: it has no list for layer {}, which has {} experts{}", text,

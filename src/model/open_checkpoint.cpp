@@ -128,13 +128,16 @@ std::unique_ptr<Source> open_as(std::unique_ptr<Source> as_stored, const SourceA
     if (is_asked) locate_errors(found, [&] { wrap(source, answers); });
   };
   step(!answers.fill_from.empty(), fill_source);
-  step(asks_for_part(answers), take_part);
+  // An adapter knows layers and experts by the numbers that they have in the whole model.
+  const bool is_part = asks_for_part(answers), is_merged = !answers.merge.empty();
+  step(is_part, is_merged ? lay_out_for_part : take_part);
   source = recast(std::move(source), answers);
   const bool is_recast = source->info().recast_tensors > 0 && !answers.decode;
   if (!answers.merge_as.empty() && answers.merge.empty())
     fail(ErrorCode::Usage, {}, "--merge-as {} says how an adapter is merged; --merge ADAPTER says which",
          answers.merge_as);
-  step(!answers.merge.empty(), merge_adapter);
+  step(is_merged, merge_adapter);
+  step(is_part && is_merged, take_part);
   step(answers.pad_experts > 0 || answers.unpad, pad_experts);
   step(!answers.dtypes.empty(), cast_tensors);
   step(!answers.encode.empty() && !is_recast, encode_weights);

@@ -93,6 +93,7 @@ class PartMaker {
     if (answers.drop_vision) find_language();
     part_.experts = part_.experts_of = model.architecture->num_experts;
     part_.family = model.architecture->family;
+    if (!answers.layers.empty()) check_has_experts();
     if (!answers.keep_experts.empty()) choose_experts();
   }
 
@@ -100,6 +101,7 @@ class PartMaker {
     CheckpointInfo info = source_.info();
     std::vector<PartTensor> made;
     info.inventory = {{}, source_.inventory().files, false};
+    const std::vector<std::size_t> decoded = std::exchange(info.decoded_weights, {});
     for (std::size_t i = 0; i < source_.inventory().tensors.size(); ++i) {
       const std::optional<std::string> name = name_of(i);
       if (!name) continue;
@@ -113,6 +115,7 @@ class PartMaker {
         tensor.bytes = part_.experts * part.slab_bytes;
       }
       if (const auto table = tables_.find(i); table != tables_.end()) part.made = std::move(table->second);
+      if (std::ranges::binary_search(decoded, i)) info.decoded_weights.push_back(made.size());
       info.inventory.tensors.push_back(std::move(tensor));
       made.push_back(std::move(part));
     }
@@ -138,11 +141,26 @@ class PartMaker {
     if (*last >= part_.of)
       fail(ErrorCode::LayerMissing, {source_.path().string(), {}}, "{}: --layers {}: the model has layers 0 to {}",
            source_.path().string(), text, part_.of - 1);
-    if (*first > 0 && !answers_.merge.empty())
-      fail(ErrorCode::NotSupported, {},
-           "--layers {} counts layers anew, and --merge knows them by their numbers; merge first", text);
     part_.first = *first;
     part_.count = *last - *first + 1;
+  }
+
+  /// Families with experts are read by them: a part without any is of no family.
+  void check_has_experts() const {
+    const auto& kinds = model_.architecture->kinds;
+    const auto has = [](const LayerKind& kind) { return kind.mlp == Mlp::Experts; };
+    const auto of_part =
+        std::span(kinds).subspan(static_cast<std::size_t>(part_.first), static_cast<std::size_t>(part_.count));
+    const auto first = std::ranges::find_if(kinds, has);
+    const bool has_mtp = !part_.drops_mtp && !mtp_.empty();
+    if (first == kinds.end() || std::ranges::any_of(of_part, has) || has_mtp) return;
+    const std::string source = source_.path().string();
+    fail(ErrorCode::NoExperts, {source, {}},
+         "{}: --layers {}: none of them has experts, and a model of type '{}' is known by those; layer {} has some, so "
+         "--layers {}-{} may do",
+         source, answers_.layers, model_.architecture->model_type, first - kinds.begin(),
+         std::min<i64>(part_.first, first - kinds.begin()),
+         std::max<i64>(part_.first + part_.count - 1, first - kinds.begin()));
   }
 
   /// The number of the layer that a name has, and where it stands.
@@ -197,24 +215,24 @@ class PartMaker {
   // ---- experts ----------------------------------------------------------------------------------
 
   void choose_experts() {
-    if (!answers_.merge.empty())
-      fail(ErrorCode::NotSupported, {},
-           "--keep-experts {} counts experts anew, and --merge knows them by their numbers; merge first",
-           answers_.keep_experts);
     std::vector<const ExpertBlock*> blocks;
+    std::set<std::string> left_out;
     for (const ExpertBlock& block : model_.blocks) {
       if (block.is_optimizer_state()) fail_optimizer();
-      const bool is_main = block.stack == "decoder" || block.stack.starts_with("mtp");
-      if (block.set == ExpertSet::Routed && is_main && !(block.stack != "decoder" && part_.drops_mtp))
-        blocks.push_back(&block);
+      const bool is_decoder = block.stack == "decoder";
+      if (block.set != ExpertSet::Routed || !(is_decoder || block.stack.starts_with("mtp"))) continue;
+      blocks.push_back(&block);
+      if (is_decoder ? block.layer < part_.first || block.layer >= part_.first + part_.count : part_.drops_mtp)
+        left_out.insert(layer_label(block));
     }
     if (!model_.buckets.empty()) fail_optimizer();
-    if (blocks.empty())
-      fail(ErrorCode::NoExperts, {source_.path().string(), {}},
-           "{}: --keep-experts {}: the model has no routed experts", source_.path().string(), answers_.keep_experts);
-    kept_ = read_kept_experts(answers_.keep_experts, blocks, part_.of);
+    if (std::ranges::all_of(blocks, [&](const ExpertBlock* block) { return left_out.contains(layer_label(*block)); }))
+      fail(ErrorCode::NoExperts, {source_.path().string(), {}}, "{}: --keep-experts {}: the {} has no routed experts",
+           source_.path().string(), answers_.keep_experts, blocks.empty() ? "model" : "part");
+    kept_ = read_kept_experts(answers_.keep_experts, blocks, part_.of, left_out);
     part_.experts = std::ssize(kept_.begin()->second);
-    for (const ExpertBlock* block : blocks) cut_experts(*block, kept_.at(layer_label(*block)));
+    for (const ExpertBlock* block : blocks)
+      if (const std::vector<i64>* const kept = kept_of(layer_label(*block))) cut_experts(*block, *kept);
     for (const DenseMatrix& matrix : model_.dense)
       if (matrix.role == DenseRole::Router || matrix.role == DenseRole::CorrectionBias)
         cut(matrix.matrix.tensor, kept_of(layer_label(matrix)));
@@ -566,18 +584,20 @@ bool asks_for_part(const SourceAnswers& answers) {
   return !answers.layers.empty() || answers.drop_mtp || answers.drop_vision || !answers.keep_experts.empty();
 }
 
-void take_part(std::unique_ptr<Source>& source, const SourceAnswers& answers) {
-  ModelHints hints = hints_of(*source, answers);
-  Recognition model = recognize_model(source->inventory(), hints, source->record(), answers);
+void lay_out_for_part(std::unique_ptr<Source>& source, const SourceAnswers& answers) {
+  const ModelHints hints = hints_of(*source, answers);
+  const Recognition model = recognize_model(source->inventory(), hints, source->record(), answers);
   if (model.architecture == nullptr)
     fail(ErrorCode::NoMap, {source->path().string(), {}},
          "{}: a part of a model needs one whose layers are known, and {}", source->path().string(),
          model.no_architecture);
-  if (!is_hub_form(model)) {
-    lay_out_apart(source, hints, model);
-    hints = hints_of(*source, answers);
-    model = recognize_model(source->inventory(), hints, source->record(), answers);
-  }
+  if (!is_hub_form(model)) lay_out_apart(source, hints, model);
+}
+
+void take_part(std::unique_ptr<Source>& source, const SourceAnswers& answers) {
+  lay_out_for_part(source, answers);
+  const ModelHints hints = hints_of(*source, answers);
+  const Recognition model = recognize_model(source->inventory(), hints, source->record(), answers);
   std::unique_ptr<PartSource> part = PartMaker(*source, hints, model, answers).make();
   part->own(std::move(source));
   source = std::move(part);

@@ -44,6 +44,9 @@ void fill_source(std::unique_ptr<Source>& source, const SourceAnswers& answers);
 /// Returns whether the answers ask for a part.
 bool asks_for_part(const SourceAnswers& answers);
 
+/// Replaces a source by one in the form of which take_part() takes parts: Hugging Face's. Throws NoMap.
+void lay_out_for_part(std::unique_ptr<Source>& source, const SourceAnswers& answers);
+
 /// Replaces a source by one that has the layers that SourceAnswers::layers names, counted anew from 0, the routed
 /// experts that keep_experts names, with their routers' rows, and no multi-token prediction where drop_mtp says so. Its
 /// config.json says the same, and its record what was left out (`part`). Another naming becomes Hugging Face's first.

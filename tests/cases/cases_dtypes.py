@@ -144,6 +144,15 @@ CASES = [
           Run("convert SRC OUT2 --dtype experts/gate=f32 --experts grouped --glu contiguous", (3, 4)),
           Run("convert OUT OUT2 --dtype experts/gate=f32 experts/up=bf16 --allow-narrowing", 3,
               says="several matrices.*experts.gate_up_proj|experts.gate_up_proj.*several matrices")], "two matrices in one"),
+    Case("whole/gpt_oss", "hf", [
+        Run("convert SRC OUT --dtype experts/gate=f32", 3,
+            says="gate_up_proj' holds several matrices, and --dtype gives experts/gate a dtype and experts/up none"),
+        Run("convert SRC OUT --dtype experts/gate=f32 experts/up=f32"),
+    ], note="dtypes: one of two matrices in one"),
+    # The first rule that fits counts: one that is never the first would do nothing, and say nothing.
+    *[qwen([Run(f"convert SRC OUT --dtype *=f32 {rule}", 2, says=r"all that it fits is taken by rules in front of it, such as '\*=f32'"),
+            Run(f"convert SRC OUT --dtype {rule} *=f32 --allow-narrowing")], f"{rule} behind one for all")
+      for rule in ("experts/down=bf16", "*layers.1.*=bf16")],
     qwen([Run("convert SRC OUT --dtype roter=f32", 2, says="no tensor has that role or name")], "a role that is none"),
     qwen([Run("convert SRC OUT --dtype mamba/*=f32 *=bf16 --force")], "a role that the model has not"),
     qwen([Run("convert SRC OUT --dtype router=int8", 2, says="is no rule")], "no dtype of numbers"),

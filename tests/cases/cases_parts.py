@@ -2,7 +2,7 @@
 import json
 import re
 
-from case import TESTDATA, Case, Run, both, config_changed, read_safetensors, read_tensors, tensors_changed, write_safetensors
+from case import TESTDATA, Case, Run, both, config_changed, read_safetensors, read_tensors, reported, tensors_changed, write_safetensors
 
 NEW_EXPERT = re.compile(r"\.experts\.(\d+)\.")
 
@@ -486,4 +486,52 @@ CASES += [
         Run("convert SRC OUT --layers 0-2", says="the output is the whole model", never_says="a part of the model"),
         Run("verify SRC OUT", says="^equal"),
     ], note="what the note says of layers"),
+]
+
+
+# ---- a pruner lists all layers of a model, and an adapter knows its modules by their numbers in it ----------
+
+PRUNED = [0, 1, 3, 4]
+
+
+def of_each_layer(content, words: str, note: str) -> Case:
+    """A list with layers that the part has not, or without them, is the list of those that it has."""
+    return Case("whole/deepseek_v3", "hf", [
+        Run(f"convert SRC OUT {words} --keep-experts 0-1,3-4"),
+        Run(f"convert SRC OUT2 {words} --keep-experts CASE/keep.json"),
+        Run("verify OUT OUT2", plan=False),
+        Run(f"verify SRC OUT2 {words.replace('--layers', '--from-layers')} --keep-experts CASE/keep.json", plan=False),
+    ], change=list_beside(content), note=note)
+
+
+def merged_part(out) -> str:
+    """Layer 1's experts 3 and 1 of what PEFT merged."""
+    found = read_tensors(out)
+    merged = read_tensors(reported() / "adapter_qwen3_sep_peft018/merged_default.safetensors")
+    for old, new in ((3, 0), (1, 1)):
+        for word in ("gate_proj", "up_proj", "down_proj"):
+            name = f"model.layers.0.mlp.experts.{new}.{word}.weight"
+            if found.get(name) != merged[f"model.layers.1.mlp.experts.{old}.{word}.weight"]:
+                return f"{name} is not the merged one of expert {old}"
+    return "" if not any(".experts.2." in name or "layers.1." in name for name in found) else "more than the part"
+
+
+MERGED_PART = "--merge CASE/adapter --keep-experts 3,1"
+
+CASES += [
+    of_each_layer({"1": PRUNED, "2": PRUNED, "3": PRUNED}, "--drop mtp", "a list with the layer of MTP that is dropped"),
+    of_each_layer([PRUNED, PRUNED, PRUNED], "--drop mtp", "lists of all layers with experts, MTP dropped"),
+    of_each_layer([PRUNED, PRUNED], "--drop mtp", "lists without MTP's, which is dropped"),
+    of_each_layer({"1": PRUNED}, "--layers 0-1 --drop mtp", "a list of the layers of the part"),
+    of_each_layer({"1": PRUNED, "2": [5]}, "--layers 0-1 --drop mtp", "a list of more layers than the part has"),
+    refused("deepseek_v3", "--layers 0-0 --drop mtp", 4, r"--layers 0-0: none of them has experts.*--layers 0-1 may do.*no-experts",
+            "layers without experts"),
+    Case("adapter_qwen3_sep_peft018", "base", [
+        Run(f"convert SRC OUT {MERGED_PART} --layers 1-1 --force", check=merged_part),
+        Run(f"verify SRC OUT {MERGED_PART} --from-layers 1-1", plan=False),
+        Run("verify SRC OUT --keep-experts 3,1 --from-layers 1-1", 1, plan=False),
+        Run("convert SRC OUT --merge CASE/adapter --layers 0-0 --force"),
+        Run(f"convert SRC OUT2 {MERGED_PART} --layers 1-1 --to megatron"),
+        Run(f"verify SRC OUT2 {MERGED_PART} --from-layers 1-1", plan=False),
+    ], note="a part of what is merged"),
 ]
