@@ -429,6 +429,18 @@ class AdapterLayer {
     return most;
   }
 
+  /// Where one A serves gate and up, the half that an A is not for has zeros in B, which are to make zeros of it.
+  void check_finite(const Factors& factors, const std::string& parameter) const {
+    const std::vector<double> sums = elements_.magnitudes(matrix_of_a(factors), false);
+    const auto bad = std::ranges::find_if(sums, [](double sum) { return !std::isfinite(sum); });
+    if (bad == sums.end()) return;
+    const std::string& name = tensors_[factors.a].name;
+    fail(ErrorCode::NotExact, {{}, name},
+         "'{}': a number of rank {} is NaN or infinite, and in '{}' the other half's zeros would make NaN of it. Find "
+         "out what wrote it; --experts indexed writes a pair of factors for each",
+         name, bad - sums.begin(), parameter);
+  }
+
   void lay_gate_up(const ExpertLayer& layer, const std::string& parameter, const std::string& module,
                    const Glu& order) {
     if (order.kind != Glu::Kind::Contiguous && order.kind != Glu::Kind::Interleaved)
@@ -470,6 +482,8 @@ class AdapterLayer {
         Factors to = factors_of(packed, expert, role);
         to.first_rank = next;
         to.used_ranks = from.ranks();
+        if (!shares || layer.find(expert, role == Role::Gate ? Role::Up : Role::Gate) == nullptr)
+          check_finite(from, parameter);
         const bool is_second = shares && role == Role::Up && layer.find(expert, Role::Gate) != nullptr;
         if (!is_second) add_part(parts_a, packed.shares_a, matrix_of_a(one->factors), expert, matrix_of_a(to));
         add_part(parts_b, packed.shares_b, matrix_of_b(one->factors), expert, matrix_of_b(to));

@@ -101,6 +101,15 @@ class FactorReader {
   }
 
  private:
+  /// Notes a part of a module. Programs spell one module in several ways, and a file may have two of them.
+  void put(std::optional<std::size_t>& place, std::size_t tensor) const {
+    if (place)
+      fail(ErrorCode::RedundantKeys, {{}, factors_[tensor].name},
+           "'{}' and '{}' of the adapter are one part of one module by two names; take one of them out",
+           factors_[*place].name, factors_[tensor].name);
+    place = tensor;
+  }
+
   void collect_pairs() {
     for (std::size_t i = 0; i < factors_.size(); ++i) {
       std::string name = factors_[i].name;
@@ -108,7 +117,7 @@ class FactorReader {
       (void)cut_end(name, ".weight");
       (void)cut_end(name, ".default");
       if (cut_end(name, ".lora_magnitude_vector")) {
-        pairs_[name].magnitudes = i;
+        put(pairs_[name].magnitudes, i);
         continue;
       }
       if (take_in_out(name, i)) continue;
@@ -127,7 +136,7 @@ class FactorReader {
              "'{}' of the adapter is {} {}; factors are F32, BF16 or "
              "F16 of two axes",
              factors_[i].name, dtype_name(factors_[i].dtype), shape_text(factors_[i].shape));
-      (is_a ? pairs_[name].a : pairs_[name].b) = i;
+      put(is_a ? pairs_[name].a : pairs_[name].b, i);
     }
     for (const auto& [module, pair] : pairs_) {
       if (pair.magnitudes && !config_.is_dora)
@@ -156,7 +165,7 @@ class FactorReader {
            dtype_name(factors_[tensor].dtype));
     Pair& pair = pairs_[fmt::format("{}{}", name, word->part)];
     pair.is_in_out = true;
-    (word->is_a ? pair.a : pair.b) = tensor;
+    put(word->is_a ? pair.a : pair.b, tensor);
     return true;
   }
 

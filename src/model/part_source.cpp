@@ -93,7 +93,6 @@ class PartMaker {
     if (answers.drop_vision) find_language();
     part_.experts = part_.experts_of = model.architecture->num_experts;
     part_.family = model.architecture->family;
-    if (!answers.layers.empty()) check_has_experts();
     if (!answers.keep_experts.empty()) choose_experts();
   }
 
@@ -143,24 +142,6 @@ class PartMaker {
            source_.path().string(), text, part_.of - 1);
     part_.first = *first;
     part_.count = *last - *first + 1;
-  }
-
-  /// Families with experts are read by them: a part without any is of no family.
-  void check_has_experts() const {
-    const auto& kinds = model_.architecture->kinds;
-    const auto has = [](const LayerKind& kind) { return kind.mlp == Mlp::Experts; };
-    const auto of_part =
-        std::span(kinds).subspan(static_cast<std::size_t>(part_.first), static_cast<std::size_t>(part_.count));
-    const auto first = std::ranges::find_if(kinds, has);
-    const bool has_mtp = !part_.drops_mtp && !mtp_.empty();
-    if (first == kinds.end() || std::ranges::any_of(of_part, has) || has_mtp) return;
-    const std::string source = source_.path().string();
-    fail(ErrorCode::NoExperts, {source, {}},
-         "{}: --layers {}: none of them has experts, and a model of type '{}' is known by those; layer {} has some, so "
-         "--layers {}-{} may do",
-         source, answers_.layers, model_.architecture->model_type, first - kinds.begin(),
-         std::min<i64>(part_.first, first - kinds.begin()),
-         std::max<i64>(part_.first + part_.count - 1, first - kinds.begin()));
   }
 
   /// The number of the layer that a name has, and where it stands.

@@ -311,6 +311,16 @@ Glu dense_order(const Recognition& from, const TargetAnswers& to, const DenseNam
   return to.glu ? *to.glu : fuses_dense(*from.dense_naming) == fused ? now : native;
 }
 
+/// A family with experts is read by them: some of its layers that have none are a model of no family.
+void check_dense_layers(const Recognition& from) {
+  if (from.architecture == nullptr) return;
+  const auto has_experts = [](const LayerKind& kind) { return kind.mlp == Mlp::Experts; };
+  if (std::ranges::any_of(from.architecture->kinds, has_experts)) return;
+  fail(ErrorCode::NoExperts, {},
+       "it has no layer with experts, and a model of type '{}' is known by those: take a layer that has some along",
+       from.architecture->model_type);
+}
+
 }  // namespace
 
 Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOptions& options) {
@@ -326,9 +336,11 @@ Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOp
   if (!from.blocks.empty() && find_dense_naming(plan.to.naming) != nullptr)
     fail(ErrorCode::NoMap, {}, "'{}' spells models without experts, and the source has experts", plan.to.naming);
   if (from.blocks.empty() && !from.unexplained.empty() && !only_format) fail_unexplained(inventory, from);
-  if (from.blocks.empty() && !from.layout.is_dense() && !only_format)
+  if (from.blocks.empty() && !from.layout.is_dense() && !only_format) {
+    check_dense_layers(from);
     fail(ErrorCode::NoExperts, {}, "no expert tensors were recognized, so there is no layout to change{}",
          foreign_experts_text(inventory, from.architecture == nullptr ? 0 : from.architecture->num_experts));
+  }
   const DenseNaming* const whole = whole_model_naming(inventory, from, options.to);
   if (from.layout.is_dense()) plan.to.glu = dense_order(from, options.to, whole);
   const bool to_hf = whole != nullptr && whole == &from.architecture->family->naming;
