@@ -123,9 +123,9 @@ constexpr auto kArgs = std::to_array<ModelArg>({
     {"rotary_seq_len_interpolation_factor", In::Every, "1"},
     {"use_rope_scaling", In::Every, "False"},
     {"rotary_scaling_factor", In::Yarn},
-    {"yarn_original_max_position_embeddings", In::UsualYarn},
-    {"yarn_beta_fast", In::UsualYarn},
-    {"yarn_beta_slow", In::UsualYarn},
+    {"yarn_original_max_position_embeddings", In::UsualYarn, "4096"},
+    {"yarn_beta_fast", In::UsualYarn, "32"},
+    {"yarn_beta_slow", In::UsualYarn, "1"},
     {"mrope_section"},
     // experts
     {"moe_router_topk", In::Experts},
@@ -305,10 +305,13 @@ class Comparison {
     if (!saved_.is_object()) return {};
     for (const ModelArg& arg : kArgs)
       if (has_say(arg.in)) compare(arg);
+    if (has_other_layers()) add("num_layers", saved_.word("num_layers"), asked("num_layers"));
     compare_positions();
     compare_yarn();
     compare_indexers();
     compare_mtp();
+    if (!saved_.word("window_size").empty() && !saved_.window())
+      add("window_size", saved_.word("window_size"), std::string(kNone) + " or two numbers");
     compare_layers("window_size", windows_asked(), saved_.window() ? saved_.window_layers() : no_layers());
     compare_layers("no_rope_freq", flags_in(asked("no_rope_freq")), saved_.ropeless_layers());
     compare_layers("dsa_indexer_topk_freq", indexers_asked(), saved_.indexer_layers());
@@ -320,6 +323,11 @@ class Comparison {
   std::string asked(std::string_view name) const {
     const auto found = asked_.find(name);
     return found == asked_.end() ? std::string() : found->second;
+  }
+  /// What is said of each layer cannot be compared then.
+  bool has_other_layers() const {
+    const auto saved = saved_.integer("num_layers");
+    return saved && number_in(asked("num_layers")) && static_cast<double>(*saved) != *number_in(asked("num_layers"));
   }
   bool is_latent() const { return asked_.contains("multi_latent_attention"); }
   bool asks_yarn() const { return (is_latent() ? asked("rope_type") : asked("position_embedding_type")) == "yarn"; }
@@ -393,13 +401,13 @@ class Comparison {
     const auto saved_factor = saved_.number("rotary_scaling_factor");
     if (!factor || !mscale || !all_dim || !saved_factor) return;
     const double saved_all = saved_.number("mscale_all_dim").value_or(0.0);
-    const double saved_scale =
-        yarn_scale(*saved_factor, saved_.number("mscale").value_or(1.0)) / yarn_scale(*saved_factor, saved_all);
+    const double saved_first = saved_.number("mscale").value_or(1.0);
+    const double saved_scale = yarn_scale(*saved_factor, saved_first) / yarn_scale(*saved_factor, saved_all);
     const double scale = yarn_scale(*factor, *mscale) / yarn_scale(*factor, *all_dim);
     constexpr double kRounding = 1e-9;
-    if (std::abs(scale - saved_scale) > kRounding * std::abs(scale))
-      add("mscale", fmt::format("{}", saved_.number("mscale").value_or(1.0)), asked("mscale"));
-    else if (is_latent() && saved_all != *all_dim)
+    const bool is_other_scale = std::abs(scale - saved_scale) > kRounding * std::abs(scale);
+    if (is_other_scale && saved_first != *mscale) add("mscale", fmt::format("{}", saved_first), asked("mscale"));
+    if ((is_other_scale || is_latent()) && saved_all != *all_dim)
       add("mscale_all_dim", fmt::format("{}", saved_all), asked("mscale_all_dim"));
     if (const auto whole = saved_.root().find<bool>("yarn_correction_range_round_to_int"); whole && !is_latent())
       if (*whole != asked_.contains("yarn_correction_range_round_to_int"))
@@ -439,12 +447,11 @@ class Comparison {
   }
 
   void compare_layers(std::string_view name, std::vector<bool> asked_layers, std::vector<bool> saved_layers) {
-    if (!saved_.has(name)) return;
+    if (!saved_.has(name) || has_other_layers()) return;
     asked_layers.resize(std::max(asked_layers.size(), saved_layers.size()));
     saved_layers.resize(asked_layers.size());
     if (asked_layers != saved_layers)
-      return add(name, fmt::format("for {}", layers_word(saved_layers)),
-                 fmt::format("for {}", layers_word(asked_layers)));
+      return add(name, fmt::format("for {}", layers_word(saved_layers)), layers_word(asked_layers));
     if (name != "window_size" || std::ranges::find(saved_layers, true) == saved_layers.end()) return;
     const std::string width = asked(name).substr(0, asked(name).find(','));
     if (const auto saved = saved_.window(); saved && !same(fmt::format("{}", *saved), width))
@@ -522,6 +529,7 @@ MegatronArgs megatron_args(const std::string& config, const Recognition& model, 
       if (row.to_argument != nullptr) row.to_argument(args, row);
   warn_of_fields_said_twice(args);
   warn_of_nulls(args);
+  warn_of_whole_numbers(args);
   warn_of_unread_fields(args);
   if (!family.needs.empty())
     args.warn("models of type '{}' do not load into GPTModel as it is: {}", family.model_type, family.needs);

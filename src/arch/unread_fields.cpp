@@ -186,7 +186,6 @@ constexpr auto kMayBeNull = std::to_array<std::string_view>({
     "quantization_config",
     "q_lora_rank",
     "qk_head_dim",
-    "num_key_value_heads",
     "sliding_window",
     "sliding_window_pattern",
     "attention_chunk_size",
@@ -203,7 +202,23 @@ constexpr auto kMayBeNull = std::to_array<std::string_view>({
     "clip_qkv",
 });
 
+/// Fields of all classes that have them for which transformers takes a float and no whole number.
+constexpr auto kFloatsAlone = std::to_array<std::string_view>({
+    "initializer_range",
+    "rms_norm_eps",
+    "routed_scaling_factor",
+    "swiglu_alpha",
+    "swiglu_limit",
+    "attn_scale",
+    "time_step_min",
+    "moe_norm_min",
+    "clip_qkv",
+});
+
 bool stops_at_null(ArgsWriter& args, std::string_view name) {
+  const Family& family = args.family();
+  if (name == family.loose_field) return false;
+  if (name == "num_key_value_heads") return family.counts_key_heads;
   // Latent attention multiplies by it; other classes work it out.
   if (name == "head_dim") return args.is_latent();
   return std::ranges::find(kNeverNullOfAnyClass, name) != kNeverNullOfAnyClass.end() ||
@@ -223,6 +238,18 @@ void warn_of_nulls(ArgsWriter& args) {
         "program "
         "may compute something else. Give {} a value, or leave {} out",
         nulls, found == 1 ? "it" : "them", found == 1 ? "it" : "them");
+}
+
+void warn_of_whole_numbers(ArgsWriter& args) {
+  const Family& family = args.family();
+  if (!family.has_class) return;
+  for (const std::string_view name : kFloatsAlone) {
+    const std::string said = args.config.said(name);
+    const bool is_whole = !said.empty() && said.find_first_not_of("-0123456789") == said.npos;
+    if (is_whole && name != family.loose_field && (args.config.is_of_class(name) || name == kFloatsAlone.front()))
+      args.warn("config.json says {0} of {1}: transformers 5.24.0 takes a float alone and stops, so write {0}.0", said,
+                family.own_word(name));
+  }
 }
 
 bool has_no_say(std::string_view name) { return fits_any(name, kFieldsWithoutSay) || fits_any(name, kSizes); }

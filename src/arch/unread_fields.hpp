@@ -14,6 +14,9 @@ void warn_of_unread_fields(ArgsWriter& args);
 /// Warns of null where no class of transformers takes it: programs stop, or compute with it.
 void warn_of_nulls(ArgsWriter& args);
 
+/// Warns of whole numbers where the classes of transformers take a float alone, and stop.
+void warn_of_whole_numbers(ArgsWriter& args);
+
 /// Returns whether a field of that name is about files, programs, tokens or training, or says what the tensors say.
 bool has_no_say(std::string_view name);
 

@@ -41,6 +41,7 @@ constexpr auto kBailingMoeV2Families = std::to_array<Family>({
                 {"scoring_func", "score_function"}}},
      .corrected_router = true,
      .megatron_versions = "0.19.2 or later",
+     .has_class = false,
      .tried = false},
 });
 

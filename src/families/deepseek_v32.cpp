@@ -24,7 +24,8 @@ constexpr auto kDeepseekV32Families = std::to_array<Family>({
      .defaults = R"({"num_experts_per_tok": 8, "rms_norm_eps": 1e-6, "max_position_embeddings": 163840,
        "rope_theta": 10000.0, "norm_topk_prob": true, "routed_scaling_factor": 2.5, "n_group": 8, "topk_group": 4,
        "first_k_dense_replace": 3, "index_topk": 2048, "index_head_dim": 128, "index_n_heads": 64,
-       "n_shared_experts": 1, "q_lora_rank": 1536, "num_key_value_heads": 128})"},
+       "n_shared_experts": 1, "q_lora_rank": 1536, "num_key_value_heads": 128})",
+     .counts_key_heads = true},
 });
 
 }  // namespace

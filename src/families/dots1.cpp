@@ -18,7 +18,8 @@ constexpr auto kDots1Families = std::to_array<Family>({
      .corrected_router = true,
      .defaults = R"({"rms_norm_eps": 1e-6, "max_position_embeddings": 2048, "rope_theta": 10000.0,
        "num_key_value_heads": 32, "norm_topk_prob": false, "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1,
-       "sliding_window": 4096, "max_window_layers": 62})"},
+       "sliding_window": 4096, "max_window_layers": 62})",
+     .loose_field = "max_window_layers"},
 });
 
 }  // namespace

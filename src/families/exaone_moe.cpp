@@ -61,7 +61,8 @@ constexpr auto kExaoneMoeFamilies = std::to_array<Family>({
      .defaults = R"({"num_experts_per_tok": 8, "rms_norm_eps": 1e-5, "max_position_embeddings": 2048,
        "rope_theta": 10000.0, "num_key_value_heads": 32, "norm_topk_prob": true, "routed_scaling_factor": 2.5,
        "n_group": 1, "topk_group": 1, "num_shared_experts": 1, "first_k_dense_replace": 1, "sliding_window": 4096,
-       "sliding_window_pattern": 4})"},
+       "sliding_window_pattern": 4})",
+     .counts_key_heads = true},
 });
 
 }  // namespace

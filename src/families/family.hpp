@@ -185,6 +185,12 @@ struct Family {
   /// The fields, as a JSON object, that a config.json may leave out, with what the class of transformers 5.23.0 has for
   /// them. A field that is None there is not here.
   std::string_view defaults = "{}";
+  /// transformers 5.24.0 has a class for it, and stops at values that are not of the types of its fields.
+  bool has_class = true;
+  /// That class takes no null for "as many key heads as there are heads".
+  bool counts_key_heads = false;
+  /// A field of which it takes what the classes of other families do not: null, or a whole number for a float.
+  std::string_view loose_field{};
   /// The tests have a model of the family (tests/interop/tiny_models.py).
   bool tried = true;
 

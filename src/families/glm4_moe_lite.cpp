@@ -21,7 +21,9 @@ constexpr auto kGlm4MoeLiteFamilies = std::to_array<Family>({
      .corrected_router = true,
      .defaults = R"({"num_experts_per_tok": 4, "rms_norm_eps": 1e-5, "max_position_embeddings": 202752,
        "rope_theta": 10000.0, "norm_topk_prob": true, "routed_scaling_factor": 1.8, "n_group": 1, "topk_group": 1,
-       "first_k_dense_replace": 1, "n_shared_experts": 1, "q_lora_rank": 768, "num_key_value_heads": 20})"},
+       "first_k_dense_replace": 1, "n_shared_experts": 1, "q_lora_rank": 768, "num_key_value_heads": 20})",
+     .counts_key_heads = true,
+     .loose_field = "first_k_dense_replace"},
 });
 
 }  // namespace

@@ -39,7 +39,8 @@ constexpr auto kGlm4vMoeFamilies = std::to_array<Family>({
      .defaults = R"({"num_experts_per_tok": 8, "rms_norm_eps": 1e-5, "max_position_embeddings": 65536,
        "rope_theta": 10000.0, "num_key_value_heads": 8, "attention_bias": true, "norm_topk_prob": true,
        "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1,
-       "partial_rotary_factor": 0.5})"},
+       "partial_rotary_factor": 0.5})",
+     .counts_key_heads = true},
 });
 
 }  // namespace

@@ -27,7 +27,8 @@ constexpr auto kGlmMoeDsaFamilies = std::to_array<Family>({
      .defaults = R"({"num_experts_per_tok": 8, "rms_norm_eps": 1e-5, "max_position_embeddings": 202752,
        "rope_theta": 10000.0, "norm_topk_prob": true, "routed_scaling_factor": 2.5, "n_group": 1, "topk_group": 1,
        "first_k_dense_replace": 3, "index_topk": 2048, "index_head_dim": 128, "index_n_heads": 32,
-       "n_shared_experts": 1, "q_lora_rank": 2048, "num_key_value_heads": 64})"},
+       "n_shared_experts": 1, "q_lora_rank": 2048, "num_key_value_heads": 64})",
+     .counts_key_heads = true},
 });
 
 }  // namespace

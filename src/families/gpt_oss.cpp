@@ -56,7 +56,8 @@ constexpr auto kGptOssFamilies = std::to_array<Family>({
      .defaults = R"({"num_experts_per_tok": 4, "rms_norm_eps": 1e-5, "max_position_embeddings": 131072,
        "rope_theta": 150000.0, "num_key_value_heads": 8, "head_dim": 64, "sliding_window": 128, "swiglu_limit": 7.0,
        "swiglu_alpha": 1.702, "rope_parameters": {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0,
-         "beta_slow": 1.0, "truncate": false, "original_max_position_embeddings": 4096}})"},
+         "beta_slow": 1.0, "truncate": false, "original_max_position_embeddings": 4096}})",
+     .counts_key_heads = true},
 });
 
 }  // namespace

@@ -35,7 +35,8 @@ constexpr auto kHyV3Families = std::to_array<Family>({
      // transformers has one dense layer where no mlp_layer_types say which.
      .defaults = R"({"num_experts_per_tok": 8, "rms_norm_eps": 1e-5, "max_position_embeddings": 131072,
        "rope_theta": 11158840.0, "num_key_value_heads": 8, "head_dim": 128, "num_shared_experts": 1,
-       "router_scaling_factor": 2.826, "first_k_dense_replace": 1})"},
+       "router_scaling_factor": 2.826, "first_k_dense_replace": 1})",
+     .counts_key_heads = true},
 });
 
 }  // namespace

@@ -22,6 +22,7 @@ constexpr auto kKimiK2Families = std::to_array<Family>({
      .attention = Attention::Latent,
      .declared_biases = kLatentBiases,
      .corrected_router = true,
+     .has_class = false,
      .tried = false},
 });
 

@@ -89,7 +89,8 @@ constexpr auto kLlama4TextFamilies = std::to_array<Family>({
      .defaults = R"({"num_experts_per_tok": 1, "rms_norm_eps": 1e-5, "max_position_embeddings": 131072,
        "rope_theta": 500000.0, "num_key_value_heads": 8, "head_dim": 128, "use_qk_norm": true,
        "no_rope_layer_interval": 4, "attention_chunk_size": 8192, "attn_temperature_tuning": true, "attn_scale": 0.1,
-       "floor_scale": 8192.0})"},
+       "floor_scale": 8192.0})",
+     .counts_key_heads = true},
 });
 
 }  // namespace

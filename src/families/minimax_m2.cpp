@@ -24,7 +24,8 @@ constexpr auto kMinimaxM2Families = std::to_array<Family>({
      .intermediate_is_experts = true,
      .needs = kWideNormNeed,
      .defaults = R"({"num_experts_per_tok": 8, "rms_norm_eps": 1e-6, "max_position_embeddings": 196608,
-       "rope_theta": 5000000.0, "num_key_value_heads": 8, "head_dim": 128})"},
+       "rope_theta": 5000000.0, "num_key_value_heads": 8, "head_dim": 128})",
+     .counts_key_heads = true},
 });
 
 }  // namespace

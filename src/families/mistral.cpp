@@ -19,7 +19,8 @@ constexpr auto kMistralFamilies = std::to_array<Family>({
      .window = Window::All,
      .megatron_versions = "0.19.2 or later",
      .defaults = R"({"rms_norm_eps": 1e-6, "max_position_embeddings": 131072, "rope_theta": 10000.0,
-       "num_key_value_heads": 8, "sliding_window": 4096})"},
+       "num_key_value_heads": 8, "sliding_window": 4096})",
+     .counts_key_heads = true},
 });
 
 }  // namespace

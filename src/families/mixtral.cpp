@@ -31,7 +31,8 @@ constexpr auto kMixtralFamilies = std::to_array<Family>({
      .window = Window::All,
      .intermediate_is_experts = true,
      .defaults = R"({"num_experts_per_tok": 2, "rms_norm_eps": 1e-5, "max_position_embeddings": 131072,
-       "rope_theta": 1000000.0, "num_key_value_heads": 8})"},
+       "rope_theta": 1000000.0, "num_key_value_heads": 8})",
+     .counts_key_heads = true},
 });
 
 }  // namespace

@@ -204,7 +204,9 @@ constexpr auto kNemotronFamilies = std::to_array<Family>({
      .defaults = R"({"num_experts_per_tok": 2, "layer_norm_epsilon": 1e-5, "max_position_embeddings": 4096,
        "num_key_value_heads": 8, "head_dim": 128, "norm_topk_prob": true, "routed_scaling_factor": 1.0, "n_group": 1,
        "topk_group": 1, "conv_kernel": 4, "n_groups": 8, "ssm_state_size": 128, "mamba_num_heads": 128,
-       "mamba_head_dim": 64, "moe_shared_expert_intermediate_size": 7688})"},
+       "mamba_head_dim": 64, "moe_shared_expert_intermediate_size": 7688})",
+     .counts_key_heads = true,
+     .loose_field = "routed_scaling_factor"},
 });
 
 }  // namespace

@@ -30,7 +30,8 @@ constexpr auto kQwen3MoeFamilies = std::to_array<Family>({
      .window = Window::AllIfAsked,
      .declared_biases = kOutBias,
      .defaults = R"({"num_experts_per_tok": 8, "rms_norm_eps": 1e-6, "max_position_embeddings": 32768,
-       "rope_theta": 10000.0, "num_key_value_heads": 4, "norm_topk_prob": false, "sliding_window": 4096})"},
+       "rope_theta": 10000.0, "num_key_value_heads": 4, "norm_topk_prob": false, "sliding_window": 4096})",
+     .counts_key_heads = true},
 });
 
 }  // namespace

@@ -23,7 +23,8 @@ constexpr auto kQwen3NextFamilies = std::to_array<Family>({
      .declared_biases = kOutBias,
      .defaults = R"({"num_experts_per_tok": 10, "rms_norm_eps": 1e-6, "max_position_embeddings": 32768,
        "rope_theta": 10000.0, "num_key_value_heads": 2, "head_dim": 256, "norm_topk_prob": true,
-       "partial_rotary_factor": 0.25, "shared_expert_intermediate_size": 512})"},
+       "partial_rotary_factor": 0.25, "shared_expert_intermediate_size": 512})",
+     .counts_key_heads = true},
 });
 
 }  // namespace

@@ -144,7 +144,8 @@ constexpr auto kQwen3OmniMoeFamilies = std::to_array<Family>({
      .declared_biases = kOutBias,
      .megatron_versions = "0.19.2 or later",
      .defaults = R"({"num_experts_per_tok": 8, "rms_norm_eps": 1e-6, "max_position_embeddings": 32768,
-       "rope_theta": 1000000.0, "num_key_value_heads": 4, "norm_topk_prob": true})"},
+       "rope_theta": 1000000.0, "num_key_value_heads": 4, "norm_topk_prob": true})",
+     .counts_key_heads = true},
 });
 
 }  // namespace

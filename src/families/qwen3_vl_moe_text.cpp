@@ -50,7 +50,8 @@ constexpr auto kQwen3VlMoeTextFamilies = std::to_array<Family>({
      .packed_experts = true,
      .declared_biases = kOutBias,
      .defaults = R"({"num_experts_per_tok": 4, "rms_norm_eps": 1e-6, "max_position_embeddings": 128000,
-       "rope_theta": 500000.0, "num_key_value_heads": 16})"},
+       "rope_theta": 500000.0, "num_key_value_heads": 16})",
+     .counts_key_heads = true},
 });
 
 }  // namespace

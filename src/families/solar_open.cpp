@@ -22,7 +22,8 @@ constexpr auto kSolarOpenFamilies = std::to_array<Family>({
      .corrected_router = true,
      .defaults = R"({"num_experts_per_tok": 8, "rms_norm_eps": 1e-5, "max_position_embeddings": 131072,
        "rope_theta": 1000000.0, "num_key_value_heads": 8, "head_dim": 128, "norm_topk_prob": true,
-       "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1, "n_shared_experts": 1})"},
+       "routed_scaling_factor": 1.0, "n_group": 1, "topk_group": 1, "n_shared_experts": 1})",
+     .counts_key_heads = true},
 });
 
 }  // namespace

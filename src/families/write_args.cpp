@@ -283,6 +283,11 @@ void write_shared_width(ArgsWriter& args, const ArgRow& row) {
   const auto shared = std::ranges::find(blocks, ExpertSet::Shared, &ExpertBlock::set);
   if (shared == blocks.end()) return;
   args.add(row.argument, shared->intermediate_size);
+  constexpr std::string_view kCount = "n_shared_experts";
+  if (args.family().has_class && args.config.is_of_class(kCount) && !args.config.integer({kCount}) &&
+      !args.config.is_null(kCount))
+    args.warn("config.json does not say {}, and the class of models of type '{}' has none: transformers stops",
+              args.config.spelling({kCount}), args.family().model_type);
   if (args.has(DenseRole::SharedGate)) args.flag("moe_shared_expert_gate");
   if (args.to.shared && args.to.shared->kind == Glu::Kind::Interleaved)
     args.add("moe_shared_expert_glu_interleave_size", args.to.shared->block_rows);
@@ -370,6 +375,10 @@ void warn_of_softmax_scale(ArgsWriter& args, const ArgRow& row) {
 // ---- attention --------------------------------------------------------------------------------
 
 void write_query_latent(ArgsWriter& args, const ArgRow& row) {
+  if (args.config.integer({row.field}) == 0 && args.config.has(row.field))
+    args.warn(
+        "{} is 0, for which transformers builds a projection to no dimensions; null is what says that there is none",
+        row.field);
   if (args.model.extent(Dim::QLora) > 0) args.add(row.argument, args.model.extent(Dim::QLora));
 }
 

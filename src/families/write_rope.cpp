@@ -234,7 +234,12 @@ void add_latent_yarn(ArgsWriter& args) {
 
 void add_yarn(ArgsWriter& args) {
   add_yarn_scales(args);
-  args.add("yarn_original_max_position_embeddings", static_cast<i64>(original_positions(args)));
+  const double positions = original_positions(args);
+  if (positions != std::floor(positions))
+    args.warn(
+        "original_max_position_embeddings is {}; --yarn-original-max-position-embeddings takes whole numbers alone",
+        float_text(positions));
+  args.add("yarn_original_max_position_embeddings", static_cast<i64>(positions));
   args.add_float("yarn_beta_fast", rope_number(args, "beta_fast").value_or(32.0));
   args.add_float("yarn_beta_slow", rope_number(args, "beta_slow").value_or(1.0));
   args.flag(is_truncated(args) ? "yarn_correction_range_round_to_int" : "no_yarn_correction_range_round_to_int");
@@ -262,6 +267,8 @@ void write_positions_of_heads(ArgsWriter& args, const ArgRow& row) {
   if (args.is_latent() && !args.config.flag({"rope_interleave"}).value_or(true))
     args.warn("rope_interleave is false, but Megatron-Core's latent attention interleaves");
   if (!yarn) return add_plain_rope(args);
+  if (theta == 1.0)
+    args.warn("rope_theta is 1 beside YaRN, which divides by its logarithm: transformers and Megatron-Core stop");
   if (args.is_latent()) return add_latent_yarn(args);
   add_yarn(args);
   if (part != 1.0)

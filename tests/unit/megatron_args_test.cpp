@@ -379,5 +379,26 @@ TEST(MegatronArgs, NoneIsComparedAsWhatItMeans) {
             std::string::npos);
 }
 
+/// The argument that differs is named, and not another one that it makes differ.
+TEST(MegatronArgs, TheArgumentThatDiffersIsNamed) {
+  const std::string windows = "--num-layers 3\n--window-size 7,0\n--window-attn-skip-freq [1]*1+[0]*1+[1]*1\n";
+  EXPECT_EQ(differing(windows, R"({"num_layers": 3, "window_size": [7, 0], "window_attn_skip_freq": [1, 0, 1]})"), "");
+  EXPECT_EQ(differing(windows, R"({"num_layers": 4, "window_size": [7, 0], "window_attn_skip_freq": [1, 0, 1]})"),
+            "num_layers 4");
+  EXPECT_EQ(differing("--num-layers 3\n", R"({"num_layers": 3, "window_size": 128})"), "window_size 128");
+
+  const std::string yarn =
+      "--position-embedding-type yarn\n--rotary-scaling-factor 4.0\n--mscale 1.0\n--mscale-all-dim 1.0\n"
+      "--yarn-original-max-position-embeddings 32\n";
+  const std::string saved = R"({"position_embedding_type": "yarn", "rotary_scaling_factor": 4.0, )";
+  EXPECT_EQ(differing(yarn, saved + R"("mscale": 1.0, "mscale_all_dim": 1.0})"), "");
+  EXPECT_EQ(differing(yarn, saved + R"("mscale": 1.0, "mscale_all_dim": 0.5})"), "mscale_all_dim 0.5");
+  EXPECT_EQ(differing(yarn, saved + R"("mscale": 0.5, "mscale_all_dim": 1.0})"), "mscale 0.5");
+  EXPECT_EQ(differing(yarn, saved + R"("mscale": 0.5, "mscale_all_dim": 0.5})"), "");
+  EXPECT_EQ(differing(yarn, saved + R"("mscale": 1.0, "mscale_all_dim": 1.0,
+    "yarn_original_max_position_embeddings": null})"),
+            "yarn_original_max_position_embeddings None");
+}
+
 }  // namespace
 }  // namespace glu_ckpt

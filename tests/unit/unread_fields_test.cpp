@@ -194,6 +194,87 @@ TEST(UnreadFields, ThatAllModelsHaveAlikeMayNotSayAnotherThing) {
   EXPECT_EQ(warnings[0].find(R"(mamba_hidden_act is "gelu", and "silu" in all models)"), 0u) << warnings[0];
 }
 
+bool warns(const std::string& config, const std::string& words) {
+  return std::ranges::any_of(warnings_of(config),
+                             [&](const std::string& text) { return text.find(words) != text.npos; });
+}
+
+std::string small(const std::string& type, const std::string& fields, const std::string& key_heads = "4") {
+  return R"({"model_type": ")" + type + R"(", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
+    "vocab_size": 100, "intermediate_size": 48, "moe_intermediate_size": 48, "n_routed_experts": 8, "num_experts": 8,
+    "num_experts_per_tok": 3, "n_shared_experts": 1, "q_lora_rank": 24, "kv_lora_rank": 24, "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8, "v_head_dim": 16, "head_dim": 16, "index_n_heads": 4, "index_head_dim": 16, "index_topk": 8,
+    "n_group": 1, "topk_group": 1, "max_position_embeddings": 128, "rms_norm_eps": 1e-6, "norm_topk_prob": true,
+    "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "num_key_value_heads": )" +
+         key_heads + (fields.empty() ? "}" : ", " + fields + "}");
+}
+
+/// The classes of transformers 5.24.0 differ in whether they take null for "as many as there are heads".
+TEST(UnreadFields, NullIsNamedWhereTheClassStops) {
+  for (const char* const type : {"deepseek_v32", "glm_moe_dsa", "glm4_moe_lite", "mistral", "glm4_moe", "qwen3_moe"})
+    EXPECT_TRUE(warns(small(type, "", "null"), "config.json says null of num_key_value_heads")) << type;
+  for (const char* const type : {"deepseek_v2", "deepseek_v3", "dots1", "llama", "mistral4", "olmoe", "qwen2", "qwen3"})
+    EXPECT_FALSE(warns(small(type, "", "null"), "config.json says null")) << type;
+  EXPECT_FALSE(warns(small("glm4_moe_lite", R"("first_k_dense_replace": null)"), "config.json says null"));
+  EXPECT_TRUE(warns(small("deepseek_v3", R"("first_k_dense_replace": null)"), "config.json says null"));
+  const std::string last = R"("max_window_layers": null, "sliding_window": )";
+  EXPECT_FALSE(warns(small("dots1", last + "null"), "config.json says null"));
+  EXPECT_TRUE(warns(small("qwen3", last + "null"), "config.json says null of max_window_layers"));
+}
+
+TEST(UnreadFields, WholeNumbersAreNamedWhereTheClassTakesFloatsAlone) {
+  const std::string one = R"("routed_scaling_factor": 1)", words = "1 of routed_scaling_factor: transformers";
+  for (const char* const type : {"deepseek_v3", "deepseek_v32", "dots1", "glm4_moe", "glm4_moe_lite", "solar_open"}) {
+    EXPECT_TRUE(warns(small(type, one), words)) << type;
+    EXPECT_FALSE(warns(small(type, R"("routed_scaling_factor": 1.0)"), words)) << type;
+  }
+  // Nemotron-H's takes either, Qwen3's has no such field, and two families have no class in transformers.
+  for (const char* const type : {"qwen3_moe", "kimi_k2", "bailing_moe_v2"})
+    EXPECT_FALSE(warns(small(type, one), words)) << type;
+  EXPECT_FALSE(
+      warns(replaced(kNemotron, R"("routed_scaling_factor": )", R"("routed_scaling_factor": 5, "x": )"), words));
+  EXPECT_TRUE(warns(with(kOlmoe, R"("initializer_range": 1)"), "1 of initializer_range"));
+  EXPECT_TRUE(warns(replaced(kGptOss, R"("swiglu_limit": 7.0)", R"("swiglu_limit": 7)"), "7 of swiglu_limit"));
+}
+
+/// What a class computes with and cannot.
+TEST(UnreadFields, ValuesAtWhichProgramsStopAreNamed) {
+  EXPECT_TRUE(warns(
+      replaced(small("deepseek_v3", R"("routed_scaling_factor": 1.0)"), R"("q_lora_rank": 24)", R"("q_lora_rank": 0)"),
+      "q_lora_rank is 0"));
+  const auto yarn = [](const std::string& type, const std::string& theta, const std::string& positions) {
+    return replaced(small(type, R"("routed_scaling_factor": 1.0)"),
+                    R"({"rope_theta": 10000.0, "rope_type": "default"})",
+                    R"({"rope_type": "yarn", "factor": 4.0, "rope_theta": )" + theta +
+                        R"(, "original_max_position_embeddings": )" + positions + "}");
+  };
+  for (const char* const type : {"qwen3_moe", "deepseek_v3"}) {
+    EXPECT_TRUE(warns(yarn(type, "1.0", "4096"), "rope_theta is 1 beside YaRN")) << type;
+    EXPECT_FALSE(warns(yarn(type, "2.0", "4096"), "rope_theta is")) << type;
+    EXPECT_TRUE(warns(yarn(type, "2.0", "1024.5"), "original_max_position_embeddings ")) << type;
+  }
+  EXPECT_FALSE(warns(yarn("qwen3_moe", "2.0", "1024.0"), "original_max_position_embeddings"));
+}
+
+/// Of the families with a class in transformers, one has none where nothing is said.
+TEST(UnreadFields, AMissingNumberOfSharedExpertsIsNamed) {
+  const auto warned = [](const std::string& type) {
+    const std::string config =
+        replaced(small(type, R"("routed_scaling_factor": 1.0)"), R"("n_shared_experts": 1, )", "");
+    Recognition model;
+    model.architecture = read_architecture(config);
+    ExpertBlock& shared = model.blocks.emplace_back();
+    shared.set = ExpertSet::Shared;
+    shared.intermediate_size = 48;
+    return std::ranges::any_of(megatron_args(config, model, {}).warnings, [](const std::string& text) {
+      return text.find("does not say n_shared_experts") != text.npos;
+    });
+  };
+  EXPECT_TRUE(warned("dots1"));
+  for (const char* const type : {"deepseek_v3", "glm4_moe", "bailing_moe_v2", "kimi_k2", "solar_open"})
+    EXPECT_FALSE(warned(type)) << type;
+}
+
 TEST(UnreadFields, AWordForScoresThatIsNotTheFamilysIsNamed) {
   const std::vector<std::string> warnings =
       warnings_of(replaced(kMinimaxM2, R"("scoring_func": "sigmoid")", R"("scoring_func": "softmax")"));
