@@ -129,6 +129,28 @@ std::string arguments_of_fields(const std::string& model_type, std::string_view 
   return joined(found);
 }
 
+std::string arguments_of_tensors(const std::string& model_type) {
+  constexpr auto kOfTensors = std::to_array<std::string_view>({
+      "num_layers",
+      "moe_layer_freq",
+      "linear_attention_freq",
+      "hybrid_layer_pattern",
+      "q_lora_rank",
+      "dsa_indexer_topk_freq",
+      "qk_layernorm",
+      "add_qkv_bias",
+      "mtp_num_layers",
+  });
+  const Family* const family = find_family(model_type);
+  std::vector<std::string> found;
+  if (family != nullptr)
+    for (const std::span<const ArgRow> rows : family->args)
+      for (const ArgRow& row : rows)
+        if (row.to_config != nullptr && std::ranges::find(kOfTensors, row.argument) != kOfTensors.end())
+          found.emplace_back(row.argument);
+  return joined(found);
+}
+
 bool has_vocabulary(const std::string& args) { return SavedArgs(args, {}).integer("vocab_size").has_value(); }
 
 std::vector<std::string> fitting_configs(const std::string& args_text, const Inventory& tensors) {

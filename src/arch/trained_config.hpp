@@ -31,4 +31,7 @@ TrainedConfig make_trained_config(const std::string& args, const Inventory& tens
 /// moe_router_topk". Those that have the field's own name are left out.
 std::string arguments_of_fields(const std::string& model_type, std::string_view text);
 
+/// Names the arguments of the family that say which tensors a model has: "num_layers, moe_layer_freq".
+std::string arguments_of_tensors(const std::string& model_type);
+
 }  // namespace glu_ckpt

@@ -262,9 +262,19 @@ class TargetResolver {
     if (!options_.to.shared_glu && !has(ExpertSet::Shared, true)) target_.to.shared_glu.reset();
   }
 
+  /// Reads a word of the record, which is at fault where no conversion writes such a one.
+  template <typename Read>
+  static auto recorded(const std::string& key, const std::string& text, const Read& read) {
+    try {
+      return read(text);
+    } catch (const Error& error) {
+      fail(ErrorCode::RecordInvalid, {}, "the record's entry {}: {}", key, error.what());
+    }
+  }
+
   Experts recorded_experts(Experts native) const {
     const std::string* text = entry_of(source_.record(), "hf_experts");
-    return text != nullptr ? parse_experts(*text) : native;
+    return text != nullptr ? recorded("hf_experts", *text, parse_experts) : native;
   }
 
   bool was_mixed() const {
@@ -288,17 +298,29 @@ class TargetResolver {
 
   static Glu recorded_glu(const Record& record, const std::string& key, const Glu& native) {
     const std::string* text = entry_of(record, key);
-    return text != nullptr && *text != "none" && *text != "unknown" ? parse_glu(*text) : native;
+    return text != nullptr && *text != "none" && *text != "unknown" ? recorded(key, *text, parse_glu) : native;
   }
 
   // ---- the way back -----------------------------------------------------------------------------
 
   void read_former() {
     target_.former = former_model(source_.record(), hints_, recognition_);
+    check_root();
     // A naming that is asked for by its own name spells its keys in its own way.
     if (options_.target) target_.former.expert_root = expert_root();
     if (const std::string* root = entry_of(source_.record(), "hf_root"); root != nullptr && !target_.former.expert_root)
       target_.former.expert_root = *root;
+  }
+
+  /// Behind another text no program, and nothing here, finds the keys again.
+  void check_root() const {
+    const std::string* const root = entry_of(source_.record(), "hf_root");
+    if (root == nullptr || architecture_ == nullptr || options_.to.scope == Scope::Experts) return;
+    const std::vector<std::string_view> roots = roots_of(*architecture_->family);
+    if (std::ranges::find(roots, *root) != roots.end()) return;
+    fail(ErrorCode::RecordInvalid, {},
+         "the record's entry hf_root is '{}', which is in front of no keys of a model of type '{}' (such are '{}')",
+         *root, architecture_->model_type, fmt::join(roots, "', '"));
   }
 
   /// The text in front of layers of a hub's experts, behind what is no part of their naming: "model.language_model.".

@@ -130,7 +130,7 @@ std::vector<std::string> run_flaw_texts(const Source& source, const ModelHints& 
 Error with_saved_arguments(const Error& error, const ModelHints& hints) {
   constexpr ErrorCode kOfConfigs[] = {ErrorCode::ConfigJson,    ErrorCode::ModelShape,  ErrorCode::ModelIncomplete,
                                       ErrorCode::ExpertMissing, ErrorCode::ExpertExtra, ErrorCode::ExpertShape,
-                                      ErrorCode::LayerMissing,  ErrorCode::NoMap};
+                                      ErrorCode::LayerMissing,  ErrorCode::NoMap,       ErrorCode::UnknownTensor};
   constexpr std::string_view kConfig = "config.json";
   std::string text = error.what();
   const std::size_t at = text.find(kConfig);
@@ -138,13 +138,15 @@ Error with_saved_arguments(const Error& error, const ModelHints& hints) {
   const bool is_way_out = error.code() == ErrorCode::NoMap && text.find("config.json: ") == text.npos;
   if (!hints.config_is_made || is_way_out || std::ranges::find(kOfConfigs, error.code()) == std::end(kOfConfigs))
     return error;
-  const std::string arguments = arguments_of_fields(hints.model_type, text);
-  const std::string made =
-      fmt::format("the config.json made of the saved arguments{}", arguments.empty() ? "" : " (" + arguments + ")");
-  if (at == text.npos)
-    text += "; so says " + made;
-  else
-    text.replace(at, kConfig.size(), made);
+  if (at == text.npos) {
+    text += fmt::format(". Which tensors there are is said by the saved arguments ({})",
+                        arguments_of_tensors(hints.model_type));
+  } else {
+    const std::string arguments = arguments_of_fields(hints.model_type, text);
+    text.replace(
+        at, kConfig.size(),
+        fmt::format("the config.json made of the saved arguments{}", arguments.empty() ? "" : " (" + arguments + ")"));
+  }
   return Error(error.code(), text, error.file(), error.tensor()).with_missing_options(error.missing_options());
 }
 

@@ -7,6 +7,28 @@ import shutil
 from case import REFUSED, Case, Run
 from cases_arguments import read_common, write_common
 
+def record_changed(**values):
+    """Returns a check that changes entries of OUT's record, and takes away the sum that would tell."""
+
+    def check(out: pathlib.Path) -> str:
+        path = out / "release/glu_ckpt.json"
+        record = json.loads(path.read_text()) | values
+        del record["record_xxh3_128"]
+        path.chmod(0o644)
+        path.write_text(json.dumps(record))
+        return ""
+
+    return check
+
+
+def rerecorded(says: str, name: str, value: str) -> Case:
+    """An entry of the record that no conversion writes is refused by its name."""
+    return Case("whole/deepseek_v3", "hf", [
+        Run("convert SRC OUT --to megatron", check=record_changed(**{name: value})),
+        Run("convert OUT OUT2 --to hf", 3, says=rf"{name}.*{says}.*\[record-invalid\]"),
+    ], note=f"a record with {name} {value}")
+
+
 # The model_type, where the folder has another name.
 TYPES = {"llama3": "llama"}
 
@@ -62,5 +84,12 @@ CASES = [
     retrained("deepseek_v3", "q_lora_rank is None", q_lora_rank=None),
     retrained("deepseek_v32", r"intermediate_size is ffn_hidden_size", ffn_hidden_size=61),
     retrained("gpt_oss", "position_embedding_type", position_embedding_type=...),
+    retrained("qwen3_next", r"is missing.*saved arguments \(.*linear_attention_freq", linear_attention_freq=[0, 1, 1, 0]),
+    retrained("glm_moe_dsa", r"is no tensor.*saved arguments \(.*dsa_indexer_topk_freq", dsa_indexer_topk_freq=2),
     retrained("llama3", "use_rope_scaling is the text 'False'", use_rope_scaling="False"),
+] + [
+    rerecorded("'x' is not an expert grouping", "hf_experts", "x"),
+    rerecorded("'splitx' is not a glu", "hf_glu", "splitx"),
+    rerecorded("'' is not a glu", "hf_shared_glu", ""),
+    rerecorded("'modelx\\.'.*deepseek_v3.*'model\\.'", "hf_root", "modelx."),
 ]
