@@ -130,6 +130,9 @@ struct CheckpointInfo {
   bool respelled = false;
   /// Files that tensors are read from; none where a checkpoint is in memory.
   std::vector<OpenedFile> files;
+  /// Small files that decide about the bytes of tensors, besides the checkpoint's own config.json: how codes are
+  /// decoded, the scale of an adapter that is merged.
+  std::vector<std::filesystem::path> deciding_files;
   Structure structure;
   /// The tensors of the inventory that are quantized weights, shown as what they decode to; sorted.
   std::vector<std::size_t> decoded_weights;

@@ -12,6 +12,7 @@
 #include "core/float_rows.hpp"
 #include "core/kept.hpp"
 #include "format/both_checks.hpp"
+#include "layout/adapter_names.hpp"
 #include "layout/placement.hpp"
 
 namespace glu_ckpt {
@@ -60,6 +61,8 @@ class MergedSource final : public Source {
           adapter_->path().filename().string()));
     merged += (merged.empty() ? "" : ", ") + adapter_->path().filename().string();
     info_.record["merged_as"] = program;
+    for (const ExtraFile& file : adapter_->extra_files())
+      if (file.name == kAdapterConfigName) info_.deciding_files.push_back(file.path);
     const std::vector<OpenedFile>& files = adapter_->info().files;
     info_.files.insert(info_.files.end(), files.begin(), files.end());
   }

@@ -13,6 +13,7 @@
 #include "format/checkpoint_files.hpp"
 #include "format/output_format.hpp"
 #include "io/file.hpp"
+#include "layout/adapter_names.hpp"
 #include "model/known_orders.hpp"
 #include "model/settle_copies.hpp"
 #include "plan/plan_bytes.hpp"
@@ -87,16 +88,25 @@ bool same_layout(const ModelShape& a, const ModelShape& b) {
          x.optimizer_glu == y.optimizer_glu;
 }
 
+namespace {
+
+constexpr i64 kMaxConfigBytes = i64{64} << 20;
+
+std::string content_line(const std::string& name, const std::string& text) {
+  return fmt::format("{} {} {}\n", name, text.size(), hex(hash128(std::as_bytes(std::span(text)), 0)));
+}
+
+}  // namespace
+
 std::string config_line(const Source& source) {
-  constexpr i64 kMaxConfigBytes = i64{64} << 20;
   const auto& files = source.extra_files();
   const auto config = std::ranges::find_if(files, [](const ExtraFile& file) {
-    return file.name == "config.json" || name_in_hf(file.name) == "config.json";
+    return file.name == "config.json" || name_in_hf(file.name) == "config.json" || file.name == kAdapterConfigName;
   });
   if (config == files.end()) return {};
   std::string text = read_small_file(config->path, kMaxConfigBytes, ErrorCode::ConfigJson);
   if (config->edit != nullptr) text = config->edit(text);
-  return fmt::format("config {} {}\n", text.size(), hex(hash128(std::as_bytes(std::span(text)), 0)));
+  return content_line("config", text);
 }
 
 OutputIdentity identify_output(const Conversion& conversion, i64 bytes_to_clone) {
@@ -113,6 +123,10 @@ OutputIdentity identify_output(const Conversion& conversion, i64 bytes_to_clone)
   const Record& record = conversion.source.source->record();
   if (const auto part = record.find("part"); part != record.end()) text += fmt::format("part {}\n", part->second);
   text += identity_of(conversion.source.source->info()) + config;
+  for (const std::filesystem::path& file : conversion.source.source->info().deciding_files)
+    text += content_line(file.filename().string(), read_small_file(file, kMaxConfigBytes, ErrorCode::ConfigJson));
+  if (const std::string& named = options.from.config_file; !named.empty())
+    text += content_line("named config", read_small_file(named, kMaxConfigBytes, ErrorCode::ConfigJson));
   return {std::move(config), std::move(text)};
 }
 

@@ -21,7 +21,7 @@
 namespace glu_ckpt {
 namespace {
 
-constexpr std::string_view kAdapterConfig = "adapter_config.json", kBaseConfig = "config.json";
+constexpr std::string_view kBaseConfig = "config.json";
 constexpr i64 kMaxBaseConfigBytes = i64{16} << 20;
 
 /// The configuration of the model that an adapter is for: named, recorded, beside it, or where it was trained.
@@ -288,12 +288,12 @@ LoadsIn adapter_loaders(const Source& adapter, const SourceAnswers& answers) {
 
 AdapterConfig adapter_config_of(const Source& adapter) {
   const auto& files = adapter.extra_files();
-  const auto found = std::ranges::find(files, kAdapterConfig, &ExtraFile::name);
+  const auto found = std::ranges::find(files, kAdapterConfigName, &ExtraFile::name);
   if (found == files.end())
     fail(ErrorCode::NotSupported, {adapter.path().string(), {}},
          "{}: has no {}, which says by how much factors are multiplied; give the directory of an adapter that PEFT "
          "saved",
-         adapter.path().string(), kAdapterConfig);
+         adapter.path().string(), kAdapterConfigName);
   const std::string read = read_small_file(found->path, kMaxBaseConfigBytes, ErrorCode::ConfigJson);
   return read_adapter_config(read, found->path.string());
 }
@@ -344,7 +344,7 @@ void view_adapter(std::unique_ptr<Source>& source, const SourceAnswers& answers)
   if (lay.layout == AdapterLayout::Packed) info.record.emplace(kLoraFiles, packed_files_word(lay.files));
   laid.tensors.clear();
   for (ExtraFile& file : info.extra_files)
-    if (file.name == kAdapterConfig)
+    if (file.name == kAdapterConfigName)
       file.edit = [config, laid](std::string_view stored) { return laid_config(std::string(stored), config, laid); };
   source = lay_out_source(std::move(source), std::move(plan), std::move(info), constants);
 }

@@ -155,6 +155,9 @@ class Filler {
     for (const std::size_t tensor : fillable) fill(tensor);
     if (filled_.empty()) return nullptr;
     for (const OpenedFile& file : other_.info().files) info_.files.push_back(file);
+    for (const std::filesystem::path& file : other_.info().deciding_files) info_.deciding_files.push_back(file);
+    for (const ExtraFile& file : other_.extra_files())
+      if (file.name == "config.json") info_.deciding_files.push_back(file.path);
     describe();
     return std::make_unique<FilledSource>(std::move(info_), source_.inventory().tensors.size(), std::move(filled_));
   }

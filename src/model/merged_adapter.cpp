@@ -8,6 +8,7 @@
 #include "core/fail.hpp"
 #include "core/json.hpp"
 #include "families/architecture.hpp"
+#include "layout/adapter_names.hpp"
 #include "model/adapter_view.hpp"
 #include "model/source_hints.hpp"
 #include "model/source_steps.hpp"
@@ -17,7 +18,6 @@ namespace {
 
 /// `merge_and_unload()`, and the same with `safe_merge=True`, which rounds the product of a linear layer first.
 constexpr auto kPrograms = std::to_array<std::string_view>({"peft", "peft-safe"});
-constexpr std::string_view kConfig = "adapter_config.json";
 constexpr std::size_t kMaxModelConfigDepth = 64;
 
 /// "qwen3moe" of "Qwen3MoeForCausalLM", "Qwen3MoeModel" and "qwen3_moe": a model and its head are classes of one
@@ -55,7 +55,7 @@ void check_base(const Source& adapter, const AdapterConfig& config, const std::s
   if (std::ranges::any_of(classes, [&](const std::string& one) { return architecture_in(one) == wanted; })) return;
   fail(ErrorCode::NotSupported, {adapter.path().string(), {}},
        "{}: {} says that it is for a {}, and config.json of the model says {}; give the model that it was trained on",
-       adapter.path().string(), kConfig, config.base_class, named);
+       adapter.path().string(), kAdapterConfigName, config.base_class, named);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "format/model_config.hpp"
 #include "quant/decode_row.hpp"
 #include "quant/decode_words.hpp"
+#include "quant/encoded_config.hpp"
 #include "quant/nudged_codes.hpp"
 #include "quant/part_finder.hpp"
 #include "quant/quant_config.hpp"
@@ -516,7 +517,7 @@ class DecodedSource final : public Source {
   }
 
   void replace_config() {
-    std::erase_if(info_.extra_files, [](const ExtraFile& file) { return is_quantization_file(file.name); });
+    take_out_quantization_files(info_);
     edit_config(info_, [to = to_](std::string_view text) { return decoded_config(text, to); });
   }
 

@@ -102,4 +102,12 @@ std::string with_quantization(std::string_view config, std::string_view object) 
                      text.substr(end));
 }
 
+void take_out_quantization_files(CheckpointInfo& info) {
+  std::erase_if(info.extra_files, [&](const ExtraFile& file) {
+    if (!is_quantization_file(file.name)) return false;
+    info.deciding_files.push_back(file.path);
+    return true;
+  });
+}
+
 }  // namespace glu_ckpt

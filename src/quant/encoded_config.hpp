@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "glu_ckpt/checkpoint.hpp"
 #include "quant/encode_row.hpp"
 
 namespace glu_ckpt {
@@ -16,5 +17,9 @@ std::string quantization_object(const Encoder& encoder, const std::vector<std::s
 
 /// The text of a config.json with this `quantization_config` for the one that it has.
 std::string with_quantization(std::string_view config, std::string_view object);
+
+/// Takes files that say how weights are quantized out of those that an output gets; they have decided about its
+/// tensors.
+void take_out_quantization_files(CheckpointInfo& info);
 
 }  // namespace glu_ckpt

@@ -146,7 +146,7 @@ class EncodedSource final : public Source {
     constexpr std::string_view kHead = "lm_head";
     const auto is_head = [&](const std::string& module) { return module.ends_with(kHead); };
     if (std::ranges::none_of(left_, is_head)) left_.emplace_back(kHead);
-    std::erase_if(info_.extra_files, [](const ExtraFile& file) { return is_quantization_file(file.name); });
+    take_out_quantization_files(info_);
     const std::string object = quantization_object(encoder_, left_, others_);
     edit_config(info_, [object](std::string_view text) { return with_quantization(text, object); });
   }

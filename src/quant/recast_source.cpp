@@ -16,6 +16,7 @@
 #include "quant/check_codes.hpp"
 #include "quant/decode_row.hpp"
 #include "quant/decoded_source.hpp"
+#include "quant/encoded_config.hpp"
 #include "quant/quant_config.hpp"
 
 namespace glu_ckpt {
@@ -314,7 +315,7 @@ class RecastSource final : public Source {
       info_.inventory.tensors.push_back(std::move(tensor));
     }
     if (info_.recast_tensors == 0) return false;
-    std::erase_if(info_.extra_files, [](const ExtraFile& file) { return is_quantization_file(file.name); });
+    take_out_quantization_files(info_);
     edit_config(info_, with_mxfp8);
     info_.record["encoded_as"] = "mxfp8";
     return true;

@@ -84,6 +84,26 @@ resume_cannot_begin() {
   rm -rf "$out"
 }
 
+# make_adapter DIR: of rank 1, for two matrices of fault_source.
+make_adapter() {
+  python3 - "$1" <<'PY'
+import json, os, struct, sys
+os.mkdir(sys.argv[1])
+header, data = {}, b""
+for module, rows, columns in (("0.gate_proj", 512, 384), ("7.down_proj", 384, 512)):
+    for factor, shape in (("A", [1, columns]), ("B", [rows, 1])):
+        values = struct.pack(f"<{shape[0] * shape[1]}f", *[0.5] * (shape[0] * shape[1]))
+        name = f"base_model.model.model.layers.1.mlp.experts.{module}.lora_{factor}.weight"
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(values)]}
+        data += values
+text = json.dumps(header).encode()
+with open(sys.argv[1] + "/adapter_model.safetensors", "wb") as file:
+    file.write(struct.pack("<Q", len(text)) + text + data)
+with open(sys.argv[1] + "/adapter_config.json", "w") as file:
+    json.dump({"peft_type": "LORA", "r": 1, "lora_alpha": 4, "target_modules": ["gate_proj", "down_proj"]}, file)
+PY
+}
+
 resume_mismatch() {
   fault_source
   local out=$WORK/mismatch journal=$WORK/mismatch.partial/glu_ckpt.journal to=("${FAULT_TO[@]}")
@@ -107,6 +127,24 @@ resume_mismatch() {
   # Jobs, memory and how it is shown decide nothing.
   resumes "other jobs" "$out" -j 3 --max-memory 8MiB --progress never
   rm -rf "$out"
+
+  # What is said beside tensors decides about their bytes, too.
+  make_adapter "$WORK/mismatch_adapter"
+  cp "$FAULT_SRC/config.json" "$WORK/mismatch_config.json"
+  FAULT_TO=(--experts grouped --max-shard-size 6MB --merge "$WORK/mismatch_adapter" --from-config "$WORK/mismatch_config.json")
+  leave_partial "$out" || return
+  sed -i 's/"lora_alpha": 4/"lora_alpha": 8/' "$WORK/mismatch_adapter/adapter_config.json"
+  refused "an adapter with another alpha" resume-mismatch "$out"
+  sed -i 's/"lora_alpha": 8/"lora_alpha": 4/' "$WORK/mismatch_adapter/adapter_config.json"
+  echo >>"$WORK/mismatch_config.json"
+  refused "another named config.json" resume-mismatch "$out"
+  cp "$FAULT_SRC/config.json" "$WORK/mismatch_config.json"
+  run_fault "$out" --resume
+  check "the same adapter: exit $GOT: ${ERR:0:300}" [ "$GOT" == 0 ]
+  run_fault "$WORK/mismatch_fresh"
+  check "the same adapter: the bytes of a fresh run" [ "$(tree_sum "$out")" == "$(tree_sum "$WORK/mismatch_fresh")" ]
+  rm -rf "$out" "$WORK/mismatch_fresh" "$WORK/mismatch_adapter"
+  FAULT_TO=("${to[@]}")
 
   leave_partial "$out" || return
   cp "$journal" "$WORK/journal"
