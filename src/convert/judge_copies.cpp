@@ -6,6 +6,7 @@
 #include "core/fail.hpp"
 #include "io/consumed_files.hpp"
 #include "model/locate_errors.hpp"
+#include "model/saved_arguments.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -17,10 +18,17 @@ void judge_copies(const Conversion& conversion, std::vector<UnlikeCopy>& copies)
   std::erase_if(copies, [&](const UnlikeCopy& copy) {
     const auto is_it = [&](std::size_t index) { return source.inventory().tensors[index].name == copy.name; };
     const bool is_dropped = std::ranges::any_of(conversion.plan.dropped, is_it);
+    const auto architecture = conversion.source.recognition.architecture;
+    const std::string_view tied =
+        architecture != nullptr && architecture->tied
+            ? ". A head repeats the embedding where config.json says tie_word_embeddings, as it does"
+            : "";
     if (is_dropped && !copy.rounded)
       locate_errors(source, [&] {
-        fail(ErrorCode::CopyDiffers, {{}, copy.name}, "{}: it is no copy, and nothing else holds it",
-             to_sentence(copy));
+        name_saved_arguments(conversion.source.hints, [&] {
+          fail(ErrorCode::CopyDiffers, {{}, copy.name}, "{}: it is no copy, and nothing else holds it{}",
+               to_sentence(copy), tied);
+        });
       });
     if (is_dropped)
       tell_note(conversion.run, "{}: it is left out, and '{}' stands for both", to_sentence(copy), copy.original);

@@ -130,7 +130,8 @@ std::vector<std::string> run_flaw_texts(const Source& source, const ModelHints& 
 Error with_saved_arguments(const Error& error, const ModelHints& hints) {
   constexpr ErrorCode kOfConfigs[] = {ErrorCode::ConfigJson,    ErrorCode::ModelShape,  ErrorCode::ModelIncomplete,
                                       ErrorCode::ExpertMissing, ErrorCode::ExpertExtra, ErrorCode::ExpertShape,
-                                      ErrorCode::LayerMissing,  ErrorCode::NoMap,       ErrorCode::UnknownTensor};
+                                      ErrorCode::LayerMissing,  ErrorCode::NoMap,       ErrorCode::UnknownTensor,
+                                      ErrorCode::CopyDiffers};
   constexpr std::string_view kConfig = "config.json";
   std::string text = error.what();
   const std::size_t at = text.find(kConfig);
@@ -138,6 +139,7 @@ Error with_saved_arguments(const Error& error, const ModelHints& hints) {
   const bool is_way_out = error.code() == ErrorCode::NoMap && text.find("config.json: ") == text.npos;
   if (!hints.config_is_made || is_way_out || std::ranges::find(kOfConfigs, error.code()) == std::end(kOfConfigs))
     return error;
+  if (at == text.npos && error.code() == ErrorCode::CopyDiffers) return error;
   if (at == text.npos) {
     text += fmt::format(". Which tensors there are is said by the saved arguments ({})",
                         arguments_of_tensors(hints.model_type));

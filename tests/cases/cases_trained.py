@@ -83,6 +83,8 @@ CASES = [
     retrained("deepseek_v3", r"n_group is moe_router_num_groups", moe_router_num_groups=4, moe_router_group_topk=1),
     retrained("deepseek_v3", "q_lora_rank is None", q_lora_rank=None),
     retrained("deepseek_v32", r"intermediate_size is ffn_hidden_size", ffn_hidden_size=61),
+    retrained("qwen3_moe", r"saved arguments \(tie_word_embeddings is untie_embeddings_and_output_weights",
+              untie_embeddings_and_output_weights=False),
     retrained("gpt_oss", "position_embedding_type", position_embedding_type=...),
     retrained("qwen3_next", r"is missing.*saved arguments \(.*linear_attention_freq", linear_attention_freq=[0, 1, 1, 0]),
     retrained("glm_moe_dsa", r"is no tensor.*saved arguments \(.*dsa_indexer_topk_freq", dsa_indexer_topk_freq=2),
