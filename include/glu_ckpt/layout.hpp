@@ -344,6 +344,8 @@ struct ModelFlaw {
     /// A tower beside the language model, which sees, hears or talks, lacks tensors or contradicts the configuration.
     /// Trainers of the language model do not read it.
     Beside,
+    /// None of those towers is there, though the configuration has them: the language model alone, as trainers keep it.
+    Alone,
   };
   Kind kind = Kind::Broken;
   ErrorCode code = ErrorCode::ModelIncomplete;

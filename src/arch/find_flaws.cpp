@@ -380,9 +380,24 @@ class FlawFinder {
              std::ranges::none_of(architecture_.declared_biases, is_its);
     }
     if (const auto layer = layer_of(name)) return *layer < architecture_.layers;
+    if (is_behind_another_root(name)) return true;
     const bool is_language_alone = architecture_.family->wrappers.front().model_type.empty();
     return is_language_alone && !name.ends_with(kWeight) && !is_optimizer_tensor(name) &&
            !name.starts_with(kUnknownPrefix);
+  }
+
+  /// Says whether a multimodal model of the family would have the name for a tensor of its language model, and this one
+  /// would not: "lm_head.weight" beside "language_model.lm_head.weight".
+  bool is_behind_another_root(const std::string& name) const {
+    bool found = false;
+    for (const std::string_view root : roots_of(*architecture_.family)) {
+      if (root == root_) continue;
+      found = found || name.starts_with(with_root(root, naming_.layers) + "0.");
+      for_each_row(naming_, [&](const DenseRow& row) {
+        found = found || (row.place == Place::Model && name == with_root(root, print_tail(row, TensorKind::Weight)));
+      });
+    }
+    return found;
   }
 
   /// The number of the main stack's layer in which a tensor of multi-token prediction lies, where that has no name of

@@ -190,9 +190,10 @@ void find_missing_beside(const Inventory& named, const ModelHints& hints, Recogn
   for (const BesidePart& part : wrapper->beside)
     if (part.asked_for.empty() || document.root().find<bool>(part.asked_for) != false)
       parts.emplace_back(tensors, part, document.root());
-  if (std::ranges::all_of(parts, [](const PartFinder& part) { return part.found() == 0; })) return;
+  const bool is_alone = std::ranges::all_of(parts, [](const PartFinder& part) { return part.found() == 0; });
   const auto add = [&](ErrorCode code, std::string name, std::string text) {
-    model.flaws.push_back({ModelFlaw::Kind::Beside, code, std::move(name), std::move(text)});
+    const auto kind = is_alone ? ModelFlaw::Kind::Alone : ModelFlaw::Kind::Beside;
+    model.flaws.push_back({kind, code, std::move(name), std::move(text)});
   };
   for (const PartFinder& part : parts) {
     const std::vector<std::string>& missing = part.missing();
@@ -201,8 +202,9 @@ void find_missing_beside(const Inventory& named, const ModelHints& hints, Recogn
     if (!missing.empty())
       add(ErrorCode::ModelIncomplete, missing.front(),
           fmt::format("'{}'{} missing, which a {} model has beside its language model: programs start what is missing "
-                      "at random",
-                      missing.front(), and_more(missing.size(), "is", "tensors are"), hints.model_type));
+                      "at random{}",
+                      missing.front(), and_more(missing.size(), "is", "tensors are"), hints.model_type,
+                      is_alone ? "; --fill-from takes it from a checkpoint that has it" : ""));
     if (!part.misfits().empty())
       add(ErrorCode::ModelShape, {},
           fmt::format(

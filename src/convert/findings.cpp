@@ -269,6 +269,8 @@ std::vector<std::string> warnings_of(const Conversion& conversion) {
       renamed && conversion.options.to.scope == Scope::Model && !text.empty())
     warnings.push_back(text);
   const bool to_hub = conversion.options.target && conversion.options.target->starts_with("hf");
+  if (to_hub || !renamed)
+    for (std::string& text : missing_tower_texts(conversion.source.recognition)) warnings.push_back(std::move(text));
   if (const std::string text = missing_bias_text(conversion.source.recognition); renamed && to_hub && !text.empty())
     warnings.push_back(text);
   if (renamed && conversion.options.to.scope == Scope::Experts)

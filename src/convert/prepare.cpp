@@ -53,6 +53,7 @@ Plan make_proved_plan(const Conversion& conversion) {
     });
   const bool reads_anew = source.info().respelled || !source.info().decoded_weights.empty() ||
                           source.info().recast_tensors > 0 ||
+                          (!model.is_adapter && !source.info().laid_out_from.empty()) ||
                           (options.from.decode && !stale_quantization(source, options.from).empty());
   Plan plan = locate_errors(source, [&] {
     return name_saved_arguments(conversion.source.hints, [&] {

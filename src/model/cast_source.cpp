@@ -10,11 +10,11 @@
 #include <utility>
 #include <vector>
 
-#include "arch/recognize_model.hpp"
 #include "core/compare_names.hpp"
 #include "core/fail.hpp"
 #include "core/float_rows.hpp"
 #include "format/model_config.hpp"
+#include "model/laid_out_source.hpp"
 #include "model/source_hints.hpp"
 #include "model/source_steps.hpp"
 #include "model/stored_codes.hpp"
@@ -404,7 +404,7 @@ class CastSource final : public WrappedSource {
 
 void cast_tensors(std::unique_ptr<Source>& source, const SourceAnswers& answers) {
   const ModelHints hints = hints_of(*source, answers);
-  const Recognition model = recognize_model(source->inventory(), hints, source->record(), answers);
+  const Recognition model = recognize_source(*source, hints, answers);
   const std::map<std::size_t, Dtype> chosen = DtypeChooser(*source, hints, model, answers).choose();
   if (chosen.empty()) return;
   auto cast = std::make_unique<CastSource>(*source, chosen, answers);

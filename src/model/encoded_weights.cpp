@@ -218,7 +218,7 @@ bool has_codes_of(const Source& source, const Quantization& found, const SourceA
 void encode_weights(std::unique_ptr<Source>& source, const SourceAnswers& answers) {
   Encoder encoder = find_encoder(answers.encode, answers.encode_as);
   const ModelHints hints = hints_of(*source, answers);
-  Recognition model = recognize_model(source->inventory(), hints, source->record(), answers);
+  Recognition model = recognize_source(*source, hints, answers);
   if (is_encoded(*source, hints, model, encoder)) return;
   if (model.architecture == nullptr)
     fail(ErrorCode::NoMap, {source->path().string(), {}},
@@ -226,7 +226,7 @@ void encode_weights(std::unique_ptr<Source>& source, const SourceAnswers& answer
          source->path().string(), encoder.row.word, model.no_architecture);
   take_own_form(encoder, model);
   lay_out_apart(source, hints, model);
-  model = recognize_model(source->inventory(), hints_of(*source, answers), source->record(), answers);
+  model = recognize_source(*source, hints_of(*source, answers), answers);
   std::vector<EncodedWeight> weights = WeightChooser(*source, model, encoder).choose();
   encode_source(source, encoder, std::move(weights), answers.decode_plainly ? EncodePath::Plain : EncodePath::Fast);
 }

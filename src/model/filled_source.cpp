@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "arch/dense_table.hpp"
 #include "arch/recognize_model.hpp"
 #include "core/config_json.hpp"
 #include "core/fail.hpp"
@@ -72,7 +73,7 @@ struct HubModel {
 
 HubModel as_hub(std::unique_ptr<Source>& source, const SourceAnswers& answers) {
   HubModel hub{hints_of(*source, answers), {}};
-  hub.model = recognize_model(source->inventory(), hub.hints, source->record(), answers);
+  hub.model = recognize_source(*source, hub.hints, answers);
   if (hub.model.architecture == nullptr)
     fail(ErrorCode::NoMap, {source->path().string(), {}}, "{}: --fill-from has to know what the model lacks, and {}",
          source->path().string(), hub.model.no_architecture);
@@ -81,7 +82,7 @@ HubModel as_hub(std::unique_ptr<Source>& source, const SourceAnswers& answers) {
   std::erase_if(hub.model.flaws, [](const ModelFlaw& flaw) { return flaw.code == ErrorCode::ModelIncomplete; });
   lay_out_apart(source, hub.hints, hub.model);
   hub.hints = hints_of(*source, answers);
-  hub.model = recognize_model(source->inventory(), hub.hints, source->record(), answers);
+  hub.model = recognize_source(*source, hub.hints, answers);
   return hub;
 }
 
@@ -134,11 +135,25 @@ std::vector<std::string> folded_names(const std::vector<std::string>& names) {
   return order;
 }
 
+/// The tensors of the model itself, without what sees, hears or talks beside it.
+std::set<std::size_t> language_tensors(const Recognition& model) {
+  const std::vector<std::size_t> dense = dense_tensors(model);
+  std::set<std::size_t> tensors(dense.begin(), dense.end());
+  for (const ExpertBlock& block : model.blocks)
+    for (const Matrix& matrix : block.matrices) tensors.insert(matrix.tensor);
+  return tensors;
+}
+
 /// Finds what a model lacks and another one has.
 class Filler {
  public:
   Filler(const Source& source, const HubModel& own, const Source& other, const HubModel& donor)
-      : source_(source), own_(own), other_(other), donor_(donor), info_(source.info()) {
+      : source_(source),
+        own_(own),
+        other_(other),
+        donor_(donor),
+        info_(source.info()),
+        donor_language_(language_tensors(donor.model)) {
     check_alike();
     // The language model of a multimodal one has keys of its own, so the source's follow where it becomes one.
     takes_config_ = is_multimodal(donor.hints.config) && !is_multimodal(own.hints.config);
@@ -186,18 +201,27 @@ class Filler {
            other_codes ? "; --decode bf16 makes numbers of them" : "");
   }
 
-  static std::string with_root(const std::string& name, const std::string& from, const std::string& to) {
-    return from != to && name.starts_with(from) ? to + name.substr(from.size()) : name;
+  /// The name in a model with the root `root_`: of the keys of a language model some are behind the root, and others,
+  /// such as the head, beside it.
+  std::string name_here(const std::string& name, const std::string& from, bool is_language) const {
+    constexpr std::string_view kBeside = "/";
+    if (from == root_) return name;
+    if (name.starts_with(from)) return root_ + name.substr(from.size());
+    const std::string before = with_root(from, kBeside);
+    return is_language && name.starts_with(before) ? with_root(root_, kBeside) + name.substr(before.size()) : name;
   }
 
   void rename_own() {
-    if (root_ == own_.model.dense_root) return;
-    for (TensorRef& tensor : info_.inventory.tensors)
-      tensor.name = with_root(tensor.name, own_.model.dense_root, root_);
+    const std::set<std::size_t> language = language_tensors(own_.model);
+    for (std::size_t i = 0; i < info_.inventory.tensors.size(); ++i) {
+      std::string& name = info_.inventory.tensors[i].name;
+      name = name_here(name, own_.model.dense_root, language.contains(i));
+    }
   }
 
   std::string donor_name(std::size_t tensor) const {
-    return with_root(other_.inventory().tensors[tensor].name, donor_.model.dense_root, root_);
+    return name_here(other_.inventory().tensors[tensor].name, donor_.model.dense_root,
+                     donor_language_.contains(tensor));
   }
 
   /// The number of the layer in a name, those of multi-token prediction behind the last one included.
@@ -312,6 +336,7 @@ class Filler {
   const Source& other_;
   const HubModel& donor_;
   CheckpointInfo info_;
+  std::set<std::size_t> donor_language_;
   bool takes_config_ = false;
   bool fills_mtp_ = false;
   std::string root_;

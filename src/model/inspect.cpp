@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string>
@@ -16,6 +17,7 @@
 #include "layout/tensor_kinds.hpp"
 #include "model/adapter_view.hpp"
 #include "model/known_orders.hpp"
+#include "model/laid_out_source.hpp"
 #include "model/locate_errors.hpp"
 #include "model/model_size.hpp"
 #include "model/open_checkpoint.hpp"
@@ -146,7 +148,8 @@ std::vector<std::string> parts_of_codes(const Source& source, const Quantization
   if (found.tensors.empty()) return {};
   try {
     const Inventory decoded = decoded_inventory(source.inventory(), found, Dtype::BF16);
-    const Recognition model = recognize_model(decoded, hints_of(source, answers), source.record(), answers);
+    const Recognition model =
+        recognize_model(decoded, hints_of(source, answers), source.record(), answers_about(source, answers));
     std::map<std::string_view, std::string_view> parts;
     for (const ExpertBlock& block : model.blocks)
       for (const Matrix& matrix : block.matrices)
@@ -173,7 +176,8 @@ bool decodes_to_model(const Source& source, const Quantization& found, const Sou
   if (found.tensors.empty()) return false;
   try {
     const Inventory decoded = decoded_inventory(source.inventory(), found, Dtype::BF16);
-    return !recognize_model(decoded, hints_of(source, answers), source.record(), answers).blocks.empty();
+    return !recognize_model(decoded, hints_of(source, answers), source.record(), answers_about(source, answers))
+                .blocks.empty();
   } catch (const Error&) {
     return false;
   }
@@ -246,6 +250,9 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& asked
       inspection.problems.push_back(std::move(text));
     for (std::string& text : flaw_texts(*inspection.source, hints, *inspection.recognition))
       inspection.problems.push_back(std::move(text));
+    if (std::vector<std::string> texts = missing_tower_texts(*inspection.recognition);
+        !texts.empty() && is_hub_form(*inspection.recognition))
+      std::ranges::move(texts, std::back_inserter(inspection.problems));
     inspection.loads_in = loads_in(*inspection.source, hints, *inspection.recognition, !inspection.quantized.empty());
     tell_stale_quantization(answers, inspection);
     inspection.size = model_size(*inspection.source, found, hints, *inspection.recognition);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "arch/recognize_model.hpp"
 #include "core/compute.hpp"
 #include "core/fail.hpp"
 #include "core/kept.hpp"
@@ -199,6 +200,18 @@ void lay_out_apart(std::unique_ptr<Source>& source, const ModelHints& hints, con
     source = std::move(checkpoint.source);
     throw;
   }
+}
+
+SourceAnswers answers_about(const Source& source, SourceAnswers answers) {
+  if (source.info().laid_out_from.empty()) return answers;
+  answers.naming.reset();
+  answers.glu.reset();
+  answers.shared_glu.reset();
+  return answers;
+}
+
+Recognition recognize_source(const Source& source, const ModelHints& hints, const SourceAnswers& answers) {
+  return recognize_model(source.inventory(), hints, source.record(), answers_about(source, answers));
 }
 
 std::unique_ptr<Source> lay_out_source(std::unique_ptr<Source> stored, Plan plan, CheckpointInfo info,

@@ -4,12 +4,12 @@
 #include <utility>
 
 #include "adapters/merged_source.hpp"
-#include "arch/recognize_model.hpp"
 #include "core/fail.hpp"
 #include "core/json.hpp"
 #include "families/architecture.hpp"
 #include "layout/adapter_names.hpp"
 #include "model/adapter_view.hpp"
+#include "model/laid_out_source.hpp"
 #include "model/source_hints.hpp"
 #include "model/source_steps.hpp"
 
@@ -66,7 +66,7 @@ void merge_adapter(std::unique_ptr<Source>& source, const SourceAnswers& answers
   std::unique_ptr<Source> adapter = open_source(answers.merge);
   const AdapterConfig config = adapter_config_of(*adapter);
   const ModelHints hints = hints_of(*source, answers);
-  const Recognition model = recognize_model(source->inventory(), hints, source->record(), answers);
+  const Recognition model = recognize_source(*source, hints, answers);
   check_base(*adapter, config, hints.config, model.architecture.get());
   const std::string program = answers.merge_as.empty() ? std::string(kPrograms[0]) : answers.merge_as;
   std::vector<MergedMatrix> matrices =

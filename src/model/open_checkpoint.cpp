@@ -12,6 +12,7 @@
 #include "glu_ckpt/checkpoint.hpp"
 #include "layout/adapter_names.hpp"
 #include "model/adapter_view.hpp"
+#include "model/laid_out_source.hpp"
 #include "model/locate_errors.hpp"
 #include "model/saved_arguments.hpp"
 #include "model/settle_copies.hpp"
@@ -66,7 +67,7 @@ std::unique_ptr<Source> take_off_wrapper_words(std::unique_ptr<Source> source) {
 std::optional<Recognition> recognize_stored(const Source& source, const ModelHints& hints,
                                             const SourceAnswers& answers) {
   try {
-    return recognize_model(source.inventory(), hints, source.record(), answers);
+    return recognize_source(source, hints, answers);
   } catch (const Error&) {
     return std::nullopt;
   }
@@ -155,7 +156,7 @@ JudgedSource judge_source(const Source& source, const SourceAnswers& answers) {
     judged.model = locate_errors(source, [&] {
       return name_saved_arguments(judged.hints, [&] {
         check_config_ranges(judged.hints.config);
-        return recognize_model(source.inventory(), judged.hints, source.record(), answers);
+        return recognize_source(source, judged.hints, answers);
       });
     });
   } catch (const Error& error) {

@@ -387,7 +387,7 @@ void pad_experts(std::unique_ptr<Source>& source, const SourceAnswers& answers) 
   const std::string where = source->path().string();
   const std::string said = answers.unpad ? "--unpad" : fmt::format("--pad-experts {}", answers.pad_experts);
   ModelHints hints = hints_of(*source, answers);
-  Recognition model = recognize_model(source->inventory(), hints, source->record(), answers);
+  Recognition model = recognize_source(*source, hints, answers);
   if (model.architecture == nullptr)
     fail(ErrorCode::NoMap, {where, {}}, "{}: {} changes the width of experts in config.json, and {}", where, said,
          model.no_architecture);
@@ -404,7 +404,7 @@ void pad_experts(std::unique_ptr<Source>& source, const SourceAnswers& answers) 
   if (width == old_width) return;
   lay_out_apart(source, hints, model);
   hints = hints_of(*source, answers);
-  model = recognize_model(source->inventory(), hints, source->record(), answers);
+  model = recognize_source(*source, hints, answers);
   PaddingMaker maker(*source, hints, model, width);
   Record record = source->record();
   record.erase(std::string(kPaddedFrom));

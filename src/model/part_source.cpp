@@ -567,7 +567,7 @@ bool asks_for_part(const SourceAnswers& answers) {
 
 void lay_out_for_part(std::unique_ptr<Source>& source, const SourceAnswers& answers) {
   const ModelHints hints = hints_of(*source, answers);
-  const Recognition model = recognize_model(source->inventory(), hints, source->record(), answers);
+  const Recognition model = recognize_source(*source, hints, answers);
   if (model.architecture == nullptr)
     fail(ErrorCode::NoMap, {source->path().string(), {}},
          "{}: a part of a model needs one whose layers are known, and {}", source->path().string(),
@@ -578,7 +578,7 @@ void lay_out_for_part(std::unique_ptr<Source>& source, const SourceAnswers& answ
 void take_part(std::unique_ptr<Source>& source, const SourceAnswers& answers) {
   lay_out_for_part(source, answers);
   const ModelHints hints = hints_of(*source, answers);
-  const Recognition model = recognize_model(source->inventory(), hints, source->record(), answers);
+  const Recognition model = recognize_source(*source, hints, answers);
   std::unique_ptr<PartSource> part = PartMaker(*source, hints, model, answers).make();
   part->own(std::move(source));
   source = std::move(part);

@@ -7,6 +7,7 @@
 #include "core/fail.hpp"
 #include "layout/bare_codes.hpp"
 #include "layout/element_grid.hpp"
+#include "model/laid_out_source.hpp"
 #include "model/locate_errors.hpp"
 #include "model/source_hints.hpp"
 #include "quant/check_codes.hpp"
@@ -75,7 +76,8 @@ void find_parts(const Source& source, const SourceAnswers& answers, Quantization
   };
   std::map<std::string_view, Parts> parts;
   const Inventory decoded = decoded_inventory(source.inventory(), found, Dtype::BF16);
-  const Recognition model = recognize_model(decoded, hints_of(source, answers), source.record(), answers);
+  const Recognition model =
+      recognize_model(decoded, hints_of(source, answers), source.record(), answers_about(source, answers));
   for (const ExpertBlock& block : model.blocks) {
     const bool interleaved = block.glu.kind == Glu::Kind::Interleaved;
     if (!interleaved && block.glu.kind != Glu::Kind::Contiguous) continue;

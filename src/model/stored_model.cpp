@@ -114,7 +114,7 @@ std::string why_not_whole(const Recognition& model, std::string_view rest, bool 
   using Kind = ModelFlaw::Kind;
   const auto counts = [&](const ModelFlaw& flaw) {
     return flaw.kind == Kind::Broken || flaw.kind == Kind::Unread || (flaw.kind == Kind::OtherPrefix && keeps_keys) ||
-           ((flaw.kind == Kind::ExtraMtp || flaw.kind == Kind::Beside) && rest == "hf");
+           ((flaw.kind == Kind::ExtraMtp || flaw.kind == Kind::Beside || flaw.kind == Kind::Alone) && rest == "hf");
   };
   const auto flaw = std::ranges::find_if(model.flaws, counts);
   return flaw == model.flaws.end() ? std::string() : flaw->text;
@@ -201,6 +201,13 @@ std::vector<std::string> file_doubts(const Source& source, const ModelHints& hin
   return texts;
 }
 
+std::vector<std::string> missing_tower_texts(const Recognition& model) {
+  std::vector<std::string> texts;
+  for (const ModelFlaw& flaw : model.flaws)
+    if (flaw.kind == ModelFlaw::Kind::Alone) texts.push_back(flaw.text);
+  return texts;
+}
+
 std::vector<std::string> flaw_texts(const Source& source, const ModelHints& hints, const Recognition& model,
                                     bool keeps_keys) {
   constexpr std::size_t kShown = 8;
@@ -222,8 +229,9 @@ std::vector<std::string> flaw_texts(const Source& source, const ModelHints& hint
   const auto add = [&](const std::string& text) {
     if (++flaws <= kShown) texts.push_back(text);
   };
+  using Kind = ModelFlaw::Kind;
   for (const ModelFlaw& flaw : model.flaws)
-    if (flaw.kind != ModelFlaw::Kind::NotMoved && (keeps_keys || flaw.kind != ModelFlaw::Kind::OtherPrefix))
+    if (flaw.kind != Kind::NotMoved && flaw.kind != Kind::Alone && (keeps_keys || flaw.kind != Kind::OtherPrefix))
       add(flaw.text);
   for (const std::string& text : run_flaw_texts(source, hints)) add(text);
   if (flaws > kShown) texts.push_back(fmt::format("{} more such faults of the model are not listed", flaws - kShown));

@@ -25,7 +25,11 @@ bool lacks_promised_mtp(const Recognition& model);
 /// A sentence for each set of files of which another program may read a different one, or that lacks some.
 std::vector<std::string> file_doubts(const Source& source, const ModelHints& hints);
 
-/// Those, and a sentence for each way in which the checkpoint is not whole or contradicts itself: files of ranks that
+/// A sentence for each tower of a multimodal model that is not there at all: programs that read the hub's form miss it,
+/// and trainers of the language model do not.
+std::vector<std::string> missing_tower_texts(const Recognition& model);
+
+/// Those of file_doubts(), and a sentence for each way in which the checkpoint is not whole or contradicts itself: files of ranks that
 /// are not there, tensors that are missing. The last one counts the tensors that are not named.
 std::vector<std::string> flaw_texts(const Source& source, const ModelHints& hints, const Recognition& model,
                                     bool keeps_keys = true);

@@ -3,7 +3,8 @@ import json
 import math
 import pathlib
 
-from case import Case, Run, both, tensors_changed
+from case import TESTDATA, Case, Run, both, tensors_changed
+from cases_parts import same_as
 
 
 def without(*names: str):
@@ -91,6 +92,18 @@ def contradicts(model: str, section: str, field: str, value: int, says: str) -> 
     ], change=of_section(section, **{field: value}), note=f"{field} {value}")
 
 
+ALONE = "are missing, which a glm4v_moe model has beside its language model.*--fill-from"
+
+
+def with_another_head(source: pathlib.Path) -> None:
+    """Adds a second head under the key of a model that is a language model alone."""
+
+    def edit(tensors: dict) -> None:
+        tensors["lm_head.weight"] = tensors["language_model.lm_head.weight"]
+
+    tensors_changed(edit)(source)
+
+
 def stands_beside(model: str, root: str, kind: str) -> Case:
     """No stranger: the way on is said, and both ways go on."""
     return Case(f"whole/{model}", "hf", [
@@ -128,6 +141,22 @@ CASES = [
     Case("whole/qwen3_omni_moe", "hf", [
         Run("inspect SRC", says=r"problem.*'code2wav\.pre_transformer\.norm\.weight' is missing, which a qwen3_omni_moe"),
     ], change=both(with_code2wav, without("code2wav.pre_transformer.norm.weight")), note="code2wav without its norm"),
-    Case("whole/glm4v_moe", "hf", [Run("convert SRC OUT --to megatron", never_says="beside its language model")],
-         change=without_all("model.visual."), note="a language model alone"),
+    # A trainer does not miss it, and programs that read the hub's form do.
+    Case("whole/glm4v_moe", "hf", [
+        Run("convert SRC OUT --to megatron", never_says="beside its language model"),
+        Run("inspect SRC --strict", 3, says=rf"problem.*{ALONE}", never_says=r"loads in\s+transformers"),
+        Run("convert OUT OUT2 --to hf", says=rf"warning.*{ALONE}", never_says=r"loads in\s+transformers"),
+        Run(f"convert OUT OUT2 --to hf --fill-from {TESTDATA / 'whole/glm4v_moe/hf'}",
+            check=same_as("whole/glm4v_moe/hf"), never_says="warning"),
+    ], change=without_all("model.visual."), note="a language model alone"),
+    # The head stands beside the root of the other keys, and takes the root of the model that it comes into.
+    Case("whole/kimi_k25", "hf", [
+        Run("convert SRC OUT --to megatron --drop vision"),
+        Run("convert OUT OUT2 --to hf --fill-from SRC", check=same_as("whole/kimi_k25/hf"), never_says="warning"),
+        Run("verify SRC OUT2"),
+    ], note="its tower again after a trainer"),
+    Case("whole/kimi_k25", "hf", [
+        Run("inspect SRC --strict", 3, says=r"problem.*'lm_head\.weight' is a weight that a kimi_k2 model is not known to",
+            never_says=r"loads in\s+transformers"),
+    ], change=with_another_head, note="two heads"),
 ]

@@ -76,7 +76,30 @@ def retrained(family: str, says: str, **values) -> Case:
     ], note=f"a trainer's, {name} {value}")
 
 
+def without_record(out: pathlib.Path) -> str:
+    """Leaves what a trainer would, and hf/config.json."""
+    for path in (out / "release/glu_ckpt.json", out / "megatron_args.txt"):
+        path.unlink()
+    return ""
+
+
+def said_of_files(options: str, proof: str = "") -> Case:
+    """--from-glu speaks of the files, also where the model is laid out anew before something is done to it."""
+    proofs = [Run(f"verify SRC OUT2 {proof}", plan=False)] if proof else []
+    return Case("whole/qwen3_moe", "hf", [
+        Run("convert SRC OUT --to megatron --glu interleaved:4", check=without_record),
+        Run(f"convert OUT OUT2 --to hf --from-glu interleaved:4 {options}"), *proofs,
+        Run(f"convert OUT OUT2 --to hf --from-glu split {options}", (3, 4), says="glu-conflict"),
+    ], note=f"--from-glu and {options}")
+
+
 CASES = [
+    said_of_files("--fill-from SRC", "--fill-from SRC"),
+    said_of_files("--layers 0", "--layers 0"),
+    said_of_files("--keep-experts 0-3", "--keep-experts 0-3"),
+    said_of_files("--pad-experts 64"),
+    said_of_files("--encode fp8:128x128", "--encode fp8:128x128"),
+    said_of_files("--dtype *=f32", "--dtype *=f32"),
     retrained("nemotron_h", "num_layers is 12, where hybrid_layer_pattern has", num_layers=12),
     retrained("qwen3_next", r"linear_attention_freq \[0, 0, 0, 0\] instead of", linear_attention_freq=[0, 0, 0, 0]),
     retrained("qwen3_next", "mtp_num_layers 7 .* 0 alone", mtp_num_layers=7),
