@@ -35,9 +35,9 @@ exe_wrapper = 'qemu-aarch64-static'
 sys_root = '$folder'
 pkg_config_libdir = ['$folder/usr/lib/aarch64-linux-gnu/pkgconfig', '$folder/usr/share/pkgconfig']
 
-# Headers and sources name themselves in messages of assertions.
+# Headers and sources name themselves in messages of assertions. Meson takes CXXFLAGS for the machine that builds.
 [built-in options]
-cpp_args = ['-isystem', '$folder/usr/include/aarch64-linux-gnu', '-ffile-prefix-map=$root/=']
+cpp_args = ['-isystem', '$folder/usr/include/aarch64-linux-gnu', '-ffile-prefix-map=$root/='${CXXFLAGS:+$(printf ", '%s'" $CXXFLAGS)}]
 
 # libdeflate.pc names a folder that Debian does not put it in.
 cpp_link_args = ['-static', '-L$folder/usr/lib/aarch64-linux-gnu']

@@ -15,6 +15,9 @@ if [[ -z ${SOURCE_DATE_EPOCH:-} ]]; then
 fi
 export SOURCE_DATE_EPOCH
 
+# gcc frees memory only when it holds this many KiB of garbage: collecting takes an eighth of its time.
+export CXXFLAGS="${CXXFLAGS:-} --param=ggc-min-heapsize=2000000"
+
 # A room is one translation unit: headers are read once and templates are compiled once. Who changes a file waits less for
 # units of ten. package_wheel.sh takes the same, so that the wheel has the objects of the program for x86_64.
 export GLU_CKPT_UNITY_SIZE=60
@@ -45,7 +48,7 @@ build() {
   # A cross-compiler is found by its name, so that of the compiler's cache must come first in the path.
   [[ -z $launcher ]] || PATH=/usr/lib/ccache:$PATH
   # Assertions name their files; the folder of this clone is no part of that (arm64_sysroot.sh gives the same option).
-  [[ -f $folder/build.ninja ]] || CC=${launcher}gcc CXX=${launcher}g++ CXXFLAGS=-ffile-prefix-map=$PWD/= meson setup "$folder" -Dunity_size="$GLU_CKPT_UNITY_SIZE" "$@"
+  [[ -f $folder/build.ninja ]] || CC=${launcher}gcc CXX=${launcher}g++ CXXFLAGS="$CXXFLAGS -ffile-prefix-map=$PWD/=" meson setup "$folder" -Dunity_size="$GLU_CKPT_UNITY_SIZE" "$@"
   ninja -C "$folder" glu-ckpt glu-ckpt.1 glu-ckpt.bash _glu-ckpt glu-ckpt.fish
 }
 

@@ -31,6 +31,8 @@ std::string check_text(const CheckedCheckpoint& found, const std::string& path, 
   for (const CheckedFile& file : found.manifest) {
     // A sound file that is in both lists gets one line.
     if (file.state == FileState::Ok) continue;
+    // A manifest that was asked for is a file that is not there.
+    if (!found.has_manifest) ++counts[static_cast<std::size_t>(file.state)];
     text += fmt::format("{}: {} ({})\n", report::printable(file.name), state_word(file.state), file.detail);
   }
   if (found.has_manifest)

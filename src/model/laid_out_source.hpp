@@ -21,8 +21,8 @@ bool is_hub_form(const Recognition& model);
 /// tensor that would be left out repeats no other.
 void lay_out_apart(std::unique_ptr<Source>& source, const ModelHints& hints, const Recognition& model);
 
-/// What is still to be said of a source: --from-naming and --from-glu speak of the files, and a source that was laid out
-/// anew has a layout of its own.
+/// What is still to be said of a source: --from-naming and --from-glu speak of the files, and a source that was laid
+/// out anew has a layout of its own.
 SourceAnswers answers_about(const Source& source, SourceAnswers answers);
 
 /// recognize_model() of a source as it is now, in its files' layout or laid out anew.

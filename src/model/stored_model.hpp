@@ -29,8 +29,8 @@ std::vector<std::string> file_doubts(const Source& source, const ModelHints& hin
 /// and trainers of the language model do not.
 std::vector<std::string> missing_tower_texts(const Recognition& model);
 
-/// Those of file_doubts(), and a sentence for each way in which the checkpoint is not whole or contradicts itself: files of ranks that
-/// are not there, tensors that are missing. The last one counts the tensors that are not named.
+/// Those of file_doubts(), and a sentence for each way in which the checkpoint is not whole or contradicts itself:
+/// files of ranks that are not there, tensors that are missing. The last one counts the tensors that are not named.
 std::vector<std::string> flaw_texts(const Source& source, const ModelHints& hints, const Recognition& model,
                                     bool keeps_keys = true);
 

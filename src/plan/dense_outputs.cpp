@@ -262,8 +262,8 @@ class DenseWriter {
       for (const BesidePart& part : wrapper.beside)
         if (name.starts_with(part.root))
           return fmt::format(
-              "stands beside the language model of a {}, as all of '{}' does, and the target has the "
-              "language model alone; {}; --drop vision leaves it out",
+              "is a part of what sees, hears or talks in a {} ('{}*'), and the target takes the language "
+              "model alone; {}; --drop vision leaves it out, and --fill-from SRC brings it back later",
               wrapper.model_type, part.root, kKeep);
     return fmt::format("is no tensor that a model of type {} is known to have{}; {}", architecture_.model_type,
                        words_about_layer(name), kKeep);

@@ -163,6 +163,7 @@ check_manifest() {
   rm -rf "$out"
   status "manifest: of what has none" 1 check "$dir/source" --manifest sha256
   check "manifest: of what has none: $OUT" has "$OUT" "glu_ckpt.sha256: missing (is not there)"
+  check "manifest: of what has none is counted: $OUT" has "$OUT" ", 1 missing"
   # It is of that output alone, so it does not travel.
   status "manifest: convert" 0 convert "$dir/source" "$out" --to megatron --manifest sha256 -q
   status "manifest: and back" 0 convert "$out" "$dir/back" --to hf
