@@ -60,7 +60,9 @@ struct DtypeRule {
   std::string pattern;
   Dtype dtype = Dtype::BF16;
   bool is_used = false;
-  /// The rule in front of it that takes a tensor that it fits.
+  /// It fits something, and another rule in front of it, too.
+  bool fits = false;
+  /// The rule in front of it that gives another dtype to what it fits.
   std::string taken_by = {};
 };
 
@@ -128,7 +130,7 @@ class DtypeChooser {
              "--dtype {}={}: all that it fits is taken by rules in front of it, such as '{}', for the first rule that "
              "fits counts; write it in front of those, or leave it out",
              rule.pattern, float_word(rule.dtype), rule.taken_by);
-      if (!is_role_pattern(rule.pattern))
+      if (!rule.fits && !is_role_pattern(rule.pattern))
         fail(ErrorCode::Usage, {},
              "--dtype {}={}: no tensor has that role or name; `glu-ckpt inspect --tensors` lists both", rule.pattern,
              float_word(rule.dtype));
@@ -187,8 +189,11 @@ class DtypeChooser {
       }
       rule->is_used = true;
       for (auto behind = std::next(rule); behind != rules_.end(); ++behind)
-        if (behind->taken_by.empty() && fits(*behind))
-          behind->taken_by = fmt::format("{}={}", rule->pattern, float_word(rule->dtype));
+        if (fits(*behind)) {
+          behind->fits = true;
+          if (behind->taken_by.empty() && behind->dtype != rule->dtype)
+            behind->taken_by = fmt::format("{}={}", rule->pattern, float_word(rule->dtype));
+        }
       if (chosen && *chosen != rule->dtype)
         fail(ErrorCode::NotSupported, {{}, stored.name},
              "'{}' holds several matrices, and --dtype gives them {} and {}; name one dtype for all of them, or first "

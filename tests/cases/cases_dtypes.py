@@ -153,6 +153,8 @@ CASES = [
     *[qwen([Run(f"convert SRC OUT --dtype *=f32 {rule}", 2, says=r"all that it fits is taken by rules in front of it, such as '\*=f32'"),
             Run(f"convert SRC OUT --dtype {rule} *=f32 --allow-narrowing")], f"{rule} behind one for all")
       for rule in ("experts/down=bf16", "*layers.1.*=bf16")],
+    qwen([Run("convert SRC OUT --dtype *=f32 experts/down=f32 *layers.1.*=f32", check=casts([("", "F32")]))],
+         "rules that say the same"),
     qwen([Run("convert SRC OUT --dtype roter=f32", 2, says="no tensor has that role or name")], "a role that is none"),
     qwen([Run("convert SRC OUT --dtype mamba/*=f32 *=bf16 --force")], "a role that the model has not"),
     qwen([Run("convert SRC OUT --dtype router=int8", 2, says="is no rule")], "no dtype of numbers"),
