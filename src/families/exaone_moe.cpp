@@ -30,7 +30,8 @@ JsonWord rope_beside_windows(SavedArgs& args, const ArgRow& row) {
   const std::vector<bool> ropeless = args.ropeless_layers();
   std::vector<bool> expected(ropeless.size(), false);
   if (args.window()) (expected = args.window_layers()).flip();
-  if (ropeless != expected)
+  // Lists that cannot be read are faults, and say nothing of the layers.
+  if (ropeless != expected && args.faults.empty())
     args.strange.push_back(fmt::format("{} {} instead of rotary embedding in the layers with a window alone",
                                        row.argument, args.word(row.argument)));
   return std::nullopt;

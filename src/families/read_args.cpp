@@ -169,7 +169,8 @@ JsonWord width_of_all(SavedArgs& args, const ArgRow& row) {
 
 JsonWord delta_kinds(SavedArgs& args, const ArgRow& row) {
   const std::vector<bool> delta = args.delta_layers();
-  if (!any(delta)) note_strange(args, row.argument, "GatedDeltaNet in some layers");
+  // A list that cannot be read is a fault, and not one without such layers.
+  if (!any(delta) && args.faults.empty()) note_strange(args, row.argument, "GatedDeltaNet in some layers");
   if (args.text("experimental_attention_variant") != "gated_delta_net")
     note_strange(args, "experimental_attention_variant", "gated_delta_net");
   return list_of(

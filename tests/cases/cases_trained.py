@@ -102,6 +102,8 @@ CASES = [
     said_of_files("--dtype *=f32", "--dtype *=f32"),
     retrained("nemotron_h", "num_layers is 12, where hybrid_layer_pattern has", num_layers=12),
     retrained("qwen3_next", r"linear_attention_freq \[0, 0, 0, 0\] instead of", linear_attention_freq=[0, 0, 0, 0]),
+    retrained("qwen3_next", r"linear_attention_freq has 4 entries for 5 layers \(num_layers\)", num_layers=5),
+    retrained("exaone_moe", r"window_attn_skip_freq is 0, where", window_attn_skip_freq=0),
     retrained("qwen3_next", "mtp_num_layers 7 .* 0 alone", mtp_num_layers=7),
     retrained("deepseek_v3", r"n_group is moe_router_num_groups", moe_router_num_groups=4, moe_router_group_topk=1),
     retrained("deepseek_v3", "q_lora_rank is None", q_lora_rank=None),
