@@ -157,8 +157,8 @@ struct ConversionPlan {
   std::string megatron_args = {};
 };
 
-/// Plans and proves, converts a sample for two seconds into a file without a name, and leaves nothing behind. Throws
-/// what convert() throws before it writes.
+/// Plans and proves, converts a sample for three quarters of a second into a file without a name, and leaves nothing
+/// behind. Throws what convert() throws before it writes.
 ConversionPlan plan_conversion(const std::filesystem::path& source, const std::filesystem::path& output,
                                const ConvertOptions& options, const RunOptions& run = {});
 

@@ -256,7 +256,7 @@ DiskRoom consuming_room(const Conversion& conversion) {
   // The name of each file, and the pages that a piece of a rehearsed output may touch.
   constexpr i64 kNotes = 4, kPagesOfPiece = 3;
   DiskRoom room{0, filesystem_of(directory_of(output_name(conversion.output)))};
-  const SmallParts parts = small_parts(conversion, room.filesystem);
+  const SmallParts parts = small_parts(conversion, room.filesystem, SideFileSizes::Exact);
   const i64 block = room.filesystem.block_bytes;
   const i64 rehearsed = kPagesOfPiece * block * parts.wrapped;
   room.needed = std::max(most_taken(conversion, all_bytes(conversion)), rehearsed) + parts.headers + parts.beside +
@@ -334,7 +334,7 @@ void Consumer::begin(const std::vector<DoneRange>& earlier) {
 
 void Consumer::check_room() const {
   DiskRoom room{0, filesystem_of(directory_of(output_name(conversion_.output)))};
-  const SmallParts parts = small_parts(conversion_, room.filesystem);
+  const SmallParts parts = small_parts(conversion_, room.filesystem, SideFileSizes::Exact);
   i64 left = 0;
   for (const i64 bytes : left_) left += bytes;
   const double share = static_cast<double>(left) / static_cast<double>(std::max<i64>(conversion_.plan.bytes, 1));

@@ -34,7 +34,7 @@ i64 bytes_to_clone(const Conversion& conversion) {
 }
 
 std::optional<ProbedRate> probe(const Conversion& conversion) {
-  constexpr double kSeconds = 2;
+  constexpr double kSeconds = 0.75;
   const Source& source = *conversion.source.source;
   // Nobody is told of a trial's progress, but it can be stopped.
   RunOptions silent = conversion.run;

@@ -166,8 +166,8 @@ void Staging::check_source_unchanged() const {
          "{}: config.json was changed while this run read the tensors; run again", conversion_.input.string());
 }
 
-SmallParts small_parts(const Conversion& conversion, const FilesystemInfo& filesystem) {
-  constexpr i64 kRecordBytes = i64{4} << 10, kRecordLineBytes = 256;
+SmallParts small_parts(const Conversion& conversion, const FilesystemInfo& filesystem, SideFileSizes sizes) {
+  constexpr i64 kRecordBytes = i64{4} << 10, kRecordLineBytes = 256, kSideBytesOfTensor = 256;
   const OutputOptions to = output_options(conversion, make_record(conversion, Digest()));
   const std::unique_ptr<OutputFormat> format = make_output_format(to, conversion.plan.outputs);
   SmallParts parts;
@@ -176,7 +176,9 @@ SmallParts small_parts(const Conversion& conversion, const FilesystemInfo& files
   for (const TensorFile& file : files) parts.headers += file.bytes;
   parts.wrapped = static_cast<i64>(format->num_crcs());
   const auto add = [&](i64 bytes) { parts.beside += bytes + filesystem.block_bytes; };
-  if (!names_single_file(to.path))
+  if (sizes == SideFileSizes::Estimated)
+    add(kSideBytesOfTensor * std::ssize(conversion.plan.outputs));
+  else if (!names_single_file(to.path))
     for (const SideFile& side : format->side_files()) add(std::ssize(side.text));
   for (const SideFile& made : to.made_files) add(std::ssize(made.text));
   for (const ExtraFile& extra : to.extra_files) add(File::open_read(extra.path).size());
@@ -186,7 +188,7 @@ SmallParts small_parts(const Conversion& conversion, const FilesystemInfo& files
 
 DiskRoom disk_room(const Conversion& conversion, i64 bytes_written) {
   DiskRoom room{0, filesystem_of(directory_of(output_name(conversion.output)))};
-  const SmallParts parts = small_parts(conversion, room.filesystem);
+  const SmallParts parts = small_parts(conversion, room.filesystem, SideFileSizes::Estimated);
   room.least = bytes_written + parts.headers;
   room.needed = room.least + parts.beside;
   return room;

@@ -58,8 +58,12 @@ struct SmallParts {
   i64 wrapped = 0;
 };
 
-/// Of a format's files they are known to the byte.
-SmallParts small_parts(const Conversion& conversion, const FilesystemInfo& filesystem);
+/// How the format's own files beside those of tensors are counted, such as .metadata: as their texts, made for it, are
+/// long, or by the tensors. Those of a large model are tens of MB.
+enum class SideFileSizes { Exact, Estimated };
+
+/// What stands around tensors is known to the byte.
+SmallParts small_parts(const Conversion& conversion, const FilesystemInfo& filesystem, SideFileSizes sizes);
 
 struct DiskRoom {
   /// Bytes of tensors, headers and the source's other files, at the most.
