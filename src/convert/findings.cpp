@@ -261,6 +261,9 @@ std::vector<std::string> warnings_of(const Conversion& conversion) {
   if (const std::string& from = conversion.options.from.fill_from;
       !from.empty() && conversion.source.source->info().filled.empty())
     warnings.push_back(fmt::format("--fill-from changes nothing: {} has no tensor that the source lacks", from));
+  if (conversion.options.consume_source && conversion.source.source->info().files.size() == 1)
+    warnings.emplace_back(
+        "--consume-source saves no room here: SRC is one file, and that is removed when all of the output is written");
   const bool is_stale = !stale_quantization(*conversion.source.source, conversion.options.from).empty();
   if (conversion.options.from.decode && conversion.source.source->info().decoded_weights.empty() && !is_stale)
     warnings.emplace_back("--decode changes nothing: no weight here is quantized");

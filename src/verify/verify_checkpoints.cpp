@@ -30,14 +30,16 @@ void share_configuration(const Checkpoint& from, Checkpoint& to, const SourceAns
   to.recognition = recognize_model(to.source->inventory(), to.hints, to.source->record(), answers);
 }
 
-/// Opens a checkpoint again with scales for blocks as small as the other one's: those are the same weights.
-void share_scale_rows(const std::filesystem::path& path, const SourceAnswers& answers, const Checkpoint& other,
+/// Opens a checkpoint again with scales for blocks as small as the other one's: those are the same weights. Returns
+/// whether it did.
+bool share_scale_rows(const std::filesystem::path& path, const SourceAnswers& answers, const Checkpoint& other,
                       Checkpoint& checkpoint) {
   const i64 own = scale_rows_of(checkpoint.recognition.blocks), wanted = scale_rows_of(other.recognition.blocks);
-  if (wanted == 0 || own <= wanted || own % wanted != 0) return;
+  if (wanted == 0 || own <= wanted || own % wanted != 0) return false;
   SourceAnswers finer = answers;
   finer.scale_rows = wanted;
   checkpoint = open_checkpoint(path, finer);
+  return true;
 }
 
 /// Opens a padded checkpoint again without its padding where the other one's experts are as wide as its own were: those
@@ -55,7 +57,10 @@ std::optional<Checkpoint> share_width(const RunOptions& run, const std::filesyst
   narrower.pad_experts = 0;
   narrower.unpad = true;
   try {
-    return std::exchange(checkpoint, open_checkpoint(path, narrower));
+    Checkpoint stored = std::exchange(checkpoint, open_checkpoint(path, narrower));
+    tell_note(run, "{}: its experts are padded from a width of {} to {}; they are compared without the padding",
+              path.string(), before, width_of(stored));
+    return stored;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::NotExact) throw;
     tell_warning(run, "{}", error.what());
@@ -64,9 +69,11 @@ std::optional<Checkpoint> share_width(const RunOptions& run, const std::filesyst
 }
 
 /// Reads gate and up with one second scale where the other checkpoint was written so: those are the same weights.
-void share_one_scale(const Checkpoint& other, Checkpoint& checkpoint) {
-  if (other.source->record().contains("second_scales") && !checkpoint.source->record().contains("second_scales"))
-    share_second_scales(checkpoint);
+/// Returns whether it did.
+bool share_one_scale(const Checkpoint& other, Checkpoint& checkpoint) {
+  if (!other.source->record().contains("second_scales") || checkpoint.source->record().contains("second_scales"))
+    return false;
+  return share_second_scales(checkpoint).pairs > 0;
 }
 
 /// Returns whether the answers make other tensors of those that are stored.
@@ -205,10 +212,10 @@ Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path&
   Checkpoint b = open_and_warn(run, path_b, options.b);
   const std::optional<Checkpoint> padded_a = share_width(run, path_a, answers_a, b, a);
   const std::optional<Checkpoint> padded_b = share_width(run, path_b, options.b, a, b);
-  share_scale_rows(path_a, answers_a, b, a);
-  share_scale_rows(path_b, options.b, a, b);
-  share_one_scale(a, b);
-  share_one_scale(b, a);
+  // Each of these reads one side otherwise than it is stored.
+  bool reads_otherwise = padded_a || padded_b;
+  reads_otherwise |= share_scale_rows(path_a, answers_a, b, a) || share_scale_rows(path_b, options.b, a, b);
+  reads_otherwise |= share_one_scale(a, b) || share_one_scale(b, a);
   share_configuration(a, b, options.b);
   share_configuration(b, a, options.a);
   const auto require_orders = [&] { require_known_glu(a, options.a.option_prefix, b, options.b.option_prefix); };
@@ -219,6 +226,9 @@ Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path&
   std::unique_ptr<MlpRunner> runner;
   VerifyForwardOptions forward;
   if (options.forward) {
+    if (options.a.pad_experts > 0)
+      tell_note(run, "--pad-experts {} pads A before its experts run; without that option A runs as it is stored",
+                options.a.pad_experts);
     runner = open_runner(run);
     forward = forward_options(options.compute, options.subset, run, a, b);
   }
@@ -239,7 +249,7 @@ Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path&
   if (as_stored && only_orders_may_differ(compared)) require_orders();
   Verdict verdict = measure_differences(run, a.model(), b.model(), *backend, std::move(compared));
   // Adapters are compared as factors of each expert, however their files have them.
-  verdict.same_layout = verdict.same_layout && !has_rounded && !a.recognition.is_adapter;
+  verdict.same_layout = verdict.same_layout && !has_rounded && !reads_otherwise && !a.recognition.is_adapter;
   verdict.is_as_answered = changes_tensors(options.a) || changes_tensors(options.b);
   if (verdict.missing.empty() && verdict.extra.empty())
     verdict.differences.configs = compare_configs(a, b, options.a, options.b);
@@ -283,10 +293,10 @@ Diff diff(const std::filesystem::path& path_a, const std::filesystem::path& path
   Checkpoint b = open_and_warn(run, path_b, options.b);
   (void)share_width(run, path_a, options.a, b, a);
   (void)share_width(run, path_b, options.b, a, b);
-  share_scale_rows(path_a, options.a, b, a);
-  share_scale_rows(path_b, options.b, a, b);
-  share_one_scale(a, b);
-  share_one_scale(b, a);
+  (void)share_scale_rows(path_a, options.a, b, a);
+  (void)share_scale_rows(path_b, options.b, a, b);
+  (void)share_one_scale(a, b);
+  (void)share_one_scale(b, a);
   share_configuration(a, b, options.b);
   share_configuration(b, a, options.a);
   if (has_unknown_glu(a.recognition) && has_unknown_glu(b.recognition)) {

@@ -269,6 +269,9 @@ BLAMED = [
 ]
 
 CASES = [
+    Case("whole/qwen3_moe", "hf", [
+        Run("plan SRC OUT --to megatron --consume-source", says="warning: --consume-source saves no room here: SRC is one file"),
+    ], note="one file to consume"),
     *BLAMED,
     *STRAY,
     *COPY_CASES,

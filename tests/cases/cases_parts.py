@@ -325,8 +325,11 @@ def padding(family: str, unit: int, shared: bool = False, checked: bool = True) 
             check=padded(name, unit, shared) if checked else None),
         Run("inspect OUT --strict", plan=False),
         Run("verify SRC OUT --forward", plan=False, says="0 bits differ"),
-        Run("verify OUT SRC", plan=False),
-        Run(f"verify SRC OUT --pad-experts {unit}", plan=False),
+        # Equal, and not as they are stored.
+        Run("verify OUT SRC", plan=False, says="are padded from a width of.*without the padding",
+            never_says="byte-identical"),
+        Run(f"verify SRC OUT --pad-experts {unit}", plan=False, says="equal: the same"),
+        Run(f"verify SRC OUT --pad-experts {unit} --forward", plan=False, says="pads A before its experts run"),
         Run("diff SRC OUT", plan=False),
         Run("convert OUT OUT2 --to megatron"),
         Run("verify SRC OUT2 --forward", plan=False, says="0 bits differ"),
