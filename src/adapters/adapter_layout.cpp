@@ -429,7 +429,8 @@ class AdapterLayer {
     return most;
   }
 
-  /// Where one A serves gate and up, the half that an A is not for has zeros in B, which are to make zeros of it.
+  /// Refuses an A with a NaN or an infinity. An A in a layout that has one A for gate and up meets zeros in the other
+  /// half's B, and zero times NaN is NaN.
   void check_finite(const Factors& factors, const std::string& parameter) const {
     const std::vector<double> sums = elements_.magnitudes(matrix_of_a(factors), false);
     const auto bad = std::ranges::find_if(sums, [](double sum) { return !std::isfinite(sum); });

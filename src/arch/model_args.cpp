@@ -324,7 +324,7 @@ class Comparison {
     const auto found = asked_.find(name);
     return found == asked_.end() ? std::string() : found->second;
   }
-  /// What is said of each layer cannot be compared then.
+  /// Returns whether the run had another number of layers; lists with an entry a layer cannot be compared then.
   bool has_other_layers() const {
     const auto saved = saved_.integer("num_layers");
     return saved && number_in(asked("num_layers")) && static_cast<double>(*saved) != *number_in(asked("num_layers"));

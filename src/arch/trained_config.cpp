@@ -100,7 +100,7 @@ std::size_t find_word(std::string_view text, std::string_view word) {
   return text.npos;
 }
 
-/// What the members of rope_scaling are made of.
+/// The saved arguments that the members of rope_scaling are made of.
 constexpr auto kRopeArguments = std::to_array<std::pair<std::string_view, std::string_view>>({
     {"rope_scaling.factor", "rotary_scaling_factor"},
     {"rope_scaling.beta_fast", "yarn_beta_fast"},

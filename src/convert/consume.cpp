@@ -98,7 +98,7 @@ i64 most_taken(const Conversion& conversion, const std::vector<i64>& left) {
   return most;
 }
 
-/// What a run keeps beside the output until its end: the source's headers, and an entry for each range that it writes.
+/// The bytes that a run keeps beside the output until its end: the source's headers, an entry for each range written.
 i64 note_bytes(const Conversion& conversion) {
   constexpr i64 kEntryBytes = 256, kSmallRange = i64{4} << 20;
   const i64 ranges = std::ssize(conversion.plan.outputs) + conversion.plan.bytes / kSmallRange;

@@ -50,7 +50,7 @@ class Staging {
 
 /// The bytes of an output that are not its tensors'.
 struct SmallParts {
-  /// What stands around tensors in their files.
+  /// The bytes around tensors in their files: headers, and what a zip has around each entry.
   i64 headers = 0;
   /// The other files, each with what its last block may have left.
   i64 beside = 0;
@@ -62,7 +62,7 @@ struct SmallParts {
 /// long, or by the tensors. Those of a large model are tens of MB.
 enum class SideFileSizes { Exact, Estimated };
 
-/// What stands around tensors is known to the byte.
+/// Headers are counted to the byte.
 SmallParts small_parts(const Conversion& conversion, const FilesystemInfo& filesystem, SideFileSizes sizes);
 
 struct DiskRoom {

@@ -559,6 +559,24 @@ class PartMaker {
   std::map<std::size_t, std::vector<std::byte>> tables_;
 };
 
+/// Recognizes a source, laid out in Hugging Face's form if it has another one.
+std::pair<ModelHints, Recognition> recognize_for_part(std::unique_ptr<Source>& source, const SourceAnswers& answers) {
+  const auto recognize_now = [&] {
+    ModelHints hints = hints_of(*source, answers);
+    Recognition model = recognize_source(*source, hints, answers);
+    return std::pair(std::move(hints), std::move(model));
+  };
+  auto found = recognize_now();
+  const auto& [hints, model] = found;
+  if (model.architecture == nullptr)
+    fail(ErrorCode::NoMap, {source->path().string(), {}},
+         "{}: a part of a model needs one whose layers are known, and {}", source->path().string(),
+         model.no_architecture);
+  if (is_hub_form(model)) return found;
+  lay_out_apart(source, hints, model);
+  return recognize_now();
+}
+
 }  // namespace
 
 bool asks_for_part(const SourceAnswers& answers) {
@@ -566,19 +584,11 @@ bool asks_for_part(const SourceAnswers& answers) {
 }
 
 void lay_out_for_part(std::unique_ptr<Source>& source, const SourceAnswers& answers) {
-  const ModelHints hints = hints_of(*source, answers);
-  const Recognition model = recognize_source(*source, hints, answers);
-  if (model.architecture == nullptr)
-    fail(ErrorCode::NoMap, {source->path().string(), {}},
-         "{}: a part of a model needs one whose layers are known, and {}", source->path().string(),
-         model.no_architecture);
-  if (!is_hub_form(model)) lay_out_apart(source, hints, model);
+  (void)recognize_for_part(source, answers);
 }
 
 void take_part(std::unique_ptr<Source>& source, const SourceAnswers& answers) {
-  lay_out_for_part(source, answers);
-  const ModelHints hints = hints_of(*source, answers);
-  const Recognition model = recognize_source(*source, hints, answers);
+  const auto [hints, model] = recognize_for_part(source, answers);
   std::unique_ptr<PartSource> part = PartMaker(*source, hints, model, answers).make();
   part->own(std::move(source));
   source = std::move(part);
