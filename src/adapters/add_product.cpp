@@ -1,9 +1,8 @@
-#include "adapters/add_product.hpp"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 
+#include "adapters/find_factors.hpp"
 #include "core/float_rows.hpp"
 
 namespace glu_ckpt {

@@ -1,15 +1,44 @@
 #pragma once
-/// Finds which weights of a model the factors of an adapter change.
+/// Finds which weights of a model the factors of an adapter change; add_product.cpp adds the products to them, with the
+/// bits of PEFT on a CPU.
 
 #include <optional>
+#include <span>
 #include <vector>
 
-#include "adapters/add_product.hpp"
 #include "adapters/read_factors.hpp"
+#include "core/simd.hpp"
 #include "glu_ckpt/checkpoint.hpp"
 #include "glu_ckpt/layout.hpp"
+#include "glu_ckpt/tensor.hpp"
 
 namespace glu_ckpt {
+
+/// How a product becomes part of a weight.
+struct Merging {
+  /// alpha / r.
+  float scale = 1;
+  /// Round it to the weight's dtype before it is added, as PEFT's safe merge and its packed experts do.
+  bool rounds_product = false;
+};
+
+/// DoRA's numbers by which sums of weights and products are multiplied: element c by values[c * step].
+struct RowScales {
+  const float* values = nullptr;
+  i64 step = 0;
+};
+
+/// One line of a weight, `count` elements of `dtype` from `data` on: element c becomes itself plus scale times the sum
+/// over j of coefficients[j] * vectors[j * stride + c], summed in fp32 with j ascending and one rounding for each j,
+/// then rounded to `dtype`, to nearest even; with `scales`, multiplied by those before.
+void add_product(std::span<const float> coefficients, const float* vectors, i64 stride, const Merging& merging,
+                 Dtype dtype, std::byte* data, i64 count, const RowScales& scales = {},
+                 SimdLevel level = simd_levels().front());
+
+/// Does the same for checks, one element after the other.
+void add_product_one_by_one(std::span<const float> coefficients, const float* vectors, i64 stride,
+                            const Merging& merging, Dtype dtype, std::byte* data, i64 count,
+                            const RowScales& scales = {});
 
 /// How an adapter is merged.
 struct MergeAnswers {

@@ -1,10 +1,12 @@
 #pragma once
-/// Lists in which ways a checkpoint is not the whole model that its configuration promises.
+/// Lists in which ways a checkpoint is not the whole model that its configuration promises: find_flaws.cpp the language
+/// model, missing_beside.cpp what a multimodal model has beside it.
 
 #include <map>
 #include <tuple>
 
 #include "arch/dense_table.hpp"
+#include "glu_ckpt/layout.hpp"
 
 namespace glu_ckpt {
 
@@ -33,5 +35,10 @@ using StandIns = std::map<std::pair<LayerId, PartId>, std::size_t>;
 /// Compares what was recognized, experts included, with what every model of the family has, in the order in which a
 /// conversion looks at it.
 std::vector<ModelFlaw> find_flaws(const Inventory& inventory, const Recognition& model, const StandIns& stand_ins);
+
+/// Adds flaws to the model where tensors of what sees, hears or talks are not there and most of the others of the part
+/// are, or where some have other shapes than config.json says. A part that is named otherwise has none, nor a model
+/// from which all are left out.
+void find_missing_beside(const Inventory& named, const ModelHints& hints, Recognition& model);
 
 }  // namespace glu_ckpt

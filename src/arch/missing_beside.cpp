@@ -1,5 +1,3 @@
-#include "arch/missing_beside.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 #include <set>
 #include <string_view>
 
+#include "arch/find_flaws.hpp"
 #include "core/checked_math.hpp"
 #include "core/json.hpp"
 #include "core/parse_number.hpp"

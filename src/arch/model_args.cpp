@@ -12,7 +12,6 @@
 #include <map>
 #include <optional>
 
-#include "arch/said_twice.hpp"
 #include "arch/unread_fields.hpp"
 #include "core/parse_number.hpp"
 #include "families/yarn_scale.hpp"

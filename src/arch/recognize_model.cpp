@@ -12,7 +12,6 @@
 #include "arch/dense_order.hpp"
 #include "arch/find_flaws.hpp"
 #include "arch/meant_type.hpp"
-#include "arch/missing_beside.hpp"
 #include "arch/model_names.hpp"
 #include "arch/model_view.hpp"
 #include "core/checked_math.hpp"

@@ -1,5 +1,6 @@
 #pragma once
-/// The fields of a config.json that the program does not know, and those that say another thing than the family does.
+/// The fields of a config.json that the program does not know, those that say another thing than the family does, and
+/// those that say what others say, too.
 
 #include <string_view>
 
@@ -19,5 +20,9 @@ void warn_of_whole_numbers(ArgsWriter& args);
 
 /// Returns whether a field of that name is about files, programs, tokens or training, or says what the tensors say.
 bool has_no_say(std::string_view name);
+
+/// Warns where two fields contradict each other of which only one counts, in transformers as here: another program may
+/// read the other one.
+void warn_of_fields_said_twice(ArgsWriter& args);
 
 }  // namespace glu_ckpt

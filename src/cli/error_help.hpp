@@ -1,5 +1,6 @@
 #pragma once
-/// The meaning of an error: its cause, an example and the ways out, as `help SLUG` and docs/errors.md have them.
+/// The meaning of an error: its cause, an example and the ways out, as `help SLUG` and docs/errors.md have them;
+/// and what the words of other programs are here (other_words.cpp).
 
 #include <optional>
 #include <string>
@@ -21,5 +22,12 @@ std::string errors_page(std::string_view program);
 
 /// Adds `text` in lines of at most kHelpColumns, each indented.
 void append_wrapped(std::string& out, std::size_t indent, std::string_view text);
+
+/// Returns "; DST is the second argument" for the command "glu-ckpt convert" and the word "--output" of other programs;
+/// empty where no other program says it so.
+std::string said_otherwise(std::string_view command, std::string_view word);
+
+/// Returns the words for which said_otherwise() has an answer.
+std::vector<std::string> words_said_otherwise(std::string_view command);
 
 }  // namespace glu_ckpt::cli

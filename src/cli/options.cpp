@@ -13,7 +13,6 @@
 #include "cli/command_table.hpp"
 #include "cli/error_help.hpp"
 #include "cli/option_values.hpp"
-#include "cli/other_words.hpp"
 #include "cli/session.hpp"
 #include "core/fail.hpp"
 #include "core/parser_memory.hpp"

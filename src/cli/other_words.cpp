@@ -1,8 +1,8 @@
 /// Commands and options of other programs, and the words for them here.
 
-#include "cli/other_words.hpp"
-
 #include <fmt/format.h>
+
+#include "cli/error_help.hpp"
 
 namespace glu_ckpt::cli {
 namespace {

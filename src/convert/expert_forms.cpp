@@ -1,8 +1,7 @@
-#include "convert/expert_forms.hpp"
-
 #include <algorithm>
 #include <array>
 
+#include "convert/target.hpp"
 #include "core/fail.hpp"
 #include "core/parse_number.hpp"
 #include "families/architecture.hpp"

@@ -5,7 +5,6 @@
 #include "arch/dense_table.hpp"
 #include "arch/model_names.hpp"
 #include "arch/recognize_model.hpp"
-#include "convert/expert_forms.hpp"
 #include "core/fail.hpp"
 #include "format/checkpoint_files.hpp"
 #include "format/megatron_state.hpp"

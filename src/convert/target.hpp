@@ -1,11 +1,14 @@
 #pragma once
 /// Completes what was asked of a conversion, once the source is known, from `--to` and the source's record.
 
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "arch/model_args.hpp"
 #include "format/output_format.hpp"
 #include "glu_ckpt/convert.hpp"
+#include "glu_ckpt/plan.hpp"
 #include "model/open_checkpoint.hpp"
 
 namespace glu_ckpt {
@@ -47,5 +50,13 @@ Target resolve_target(const std::filesystem::path& output, const ConvertOptions&
 
 /// Makes what goes beside the output's tensors, once the plan says which those are.
 void complete_target(Target& target, const Checkpoint& source, const Plan& plan, bool drops_optimizer);
+
+/// Prints the form of each layer's routed experts as one entry of a record: "0-2/grouped/contiguous
+/// mtp.0/indexed/split". Layers that follow one another and are alike share a word. Empty where all
+/// layers are alike, for then one answer for the whole model says it.
+std::string print_expert_forms(const std::vector<ExpertBlock>& blocks);
+
+/// Throws RecordInvalid for what print_expert_forms does not print.
+ExpertForms parse_expert_forms(std::string_view text);
 
 }  // namespace glu_ckpt

@@ -1,5 +1,3 @@
-#include "model/kept_experts.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,6 +10,7 @@
 #include "core/json.hpp"
 #include "core/parse_number.hpp"
 #include "io/file.hpp"
+#include "model/part_config.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -16,7 +16,6 @@
 #include "families/dense_rows.hpp"
 #include "format/model_config.hpp"
 #include "layout/optimizer_names.hpp"
-#include "model/kept_experts.hpp"
 #include "model/laid_out_source.hpp"
 #include "model/part_config.hpp"
 #include "model/source_hints.hpp"

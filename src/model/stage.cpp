@@ -5,8 +5,8 @@
 
 #include "core/fail.hpp"
 #include "core/usable_cores.hpp"
-#include "model/check_optimizer_order.hpp"
 #include "model/locate_errors.hpp"
+#include "model/optimizer_order.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -12,7 +12,6 @@
 #include "format/model_config.hpp"
 #include "quant/decode_row.hpp"
 #include "quant/decode_words.hpp"
-#include "quant/encoded_config.hpp"
 #include "quant/nudged_codes.hpp"
 #include "quant/part_finder.hpp"
 #include "quant/quant_config.hpp"

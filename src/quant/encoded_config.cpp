@@ -1,8 +1,7 @@
-#include "quant/encoded_config.hpp"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "quant/encoded_source.hpp"
 #include "quant/quant_config.hpp"
 
 namespace glu_ckpt {
@@ -100,14 +99,6 @@ std::string with_quantization(std::string_view config, std::string_view object) 
   const bool is_empty = last == std::string::npos || text[last] == '{';
   return fmt::format("{}{}\n  \"quantization_config\": {}\n{}", text.substr(0, last + 1), is_empty ? "" : ",", object,
                      text.substr(end));
-}
-
-void take_out_quantization_files(CheckpointInfo& info) {
-  std::erase_if(info.extra_files, [&](const ExtraFile& file) {
-    if (!is_quantization_file(file.name)) return false;
-    info.deciding_files.push_back(file.path);
-    return true;
-  });
 }
 
 }  // namespace glu_ckpt

@@ -15,7 +15,6 @@
 #include "format/model_config.hpp"
 #include "layout/tensor_kinds.hpp"
 #include "quant/cell_encoder.hpp"
-#include "quant/encoded_config.hpp"
 #include "quant/quant_config.hpp"
 
 namespace glu_ckpt {

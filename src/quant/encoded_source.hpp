@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/cell_device.hpp"
@@ -48,5 +49,13 @@ void encode_source(std::unique_ptr<Source>& source, const Encoder& encoder, std:
 /// Has `device` make the codes of an encoded source as long as it is there, where it takes them, with the same bits; of
 /// any other source nothing changes. No read may be under way. Errors are measured on the CPU.
 void encode_on(Source& source, std::weak_ptr<CellDevice> device);
+
+/// The quantization_config of the model as the program of the encoder writes it. `left` are the modules with weights of
+/// two axes that stay as they are, `others` those with other weights, such as norms, and embeddings.
+std::string quantization_object(const Encoder& encoder, const std::vector<std::string>& left,
+                                const std::vector<std::string>& others);
+
+/// The text of a config.json with this `quantization_config` for the one that it has.
+std::string with_quantization(std::string_view config, std::string_view object);
 
 }  // namespace glu_ckpt

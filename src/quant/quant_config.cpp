@@ -340,6 +340,14 @@ bool is_quantization_file(std::string_view name) {
   return std::ranges::find(kFiles, name.substr(name.rfind('/') + 1)) != std::end(kFiles);
 }
 
+void take_out_quantization_files(CheckpointInfo& info) {
+  std::erase_if(info.extra_files, [&](const ExtraFile& file) {
+    if (!is_quantization_file(file.name)) return false;
+    info.deciding_files.push_back(file.path);
+    return true;
+  });
+}
+
 namespace {
 
 /// Refuses two statements of one thing that differ. What only one of them says counts.

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "core/json.hpp"
-#include "glu_ckpt/tensor.hpp"
+#include "glu_ckpt/checkpoint.hpp"
 
 namespace glu_ckpt {
 
@@ -61,6 +61,10 @@ std::optional<i64> block_rows_of(const QuantConfig& config);
 /// quantize_config.json of AutoGPTQ and GPTQModel, and AutoAWQ's quant_config.json. A model that was decoded or encoded
 /// must not have it.
 bool is_quantization_file(std::string_view name);
+
+/// Takes files that say how weights are quantized out of those that an output gets; they have decided about its
+/// tensors.
+void take_out_quantization_files(CheckpointInfo& info);
 
 /// `config` is the text of a config.json, or empty.
 QuantConfig read_quant_config(const std::string& config);

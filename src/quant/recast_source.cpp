@@ -16,7 +16,6 @@
 #include "quant/check_codes.hpp"
 #include "quant/decode_row.hpp"
 #include "quant/decoded_source.hpp"
-#include "quant/encoded_config.hpp"
 #include "quant/quant_config.hpp"
 
 namespace glu_ckpt {

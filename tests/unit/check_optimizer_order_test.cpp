@@ -1,10 +1,9 @@
 /// Position-coded weights beside master weights that round to them, in orders that are claimed rightly and wrongly.
 
-#include "model/check_optimizer_order.hpp"
-
 #include <algorithm>
 #include <cstring>
 
+#include "model/optimizer_order.hpp"
 #include "support/convert.hpp"
 
 namespace glu_ckpt {

@@ -1,9 +1,8 @@
 /// The form of each layer's experts, as a record holds it.
 
-#include "convert/expert_forms.hpp"
-
 #include <gtest/gtest.h>
 
+#include "convert/target.hpp"
 #include "glu_ckpt/error.hpp"
 
 namespace glu_ckpt {
