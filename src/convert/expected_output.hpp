@@ -26,22 +26,6 @@ bool same_layout(const ModelShape& a, const ModelShape& b);
 /// The output's provenance; without a digest where none is to be recorded.
 Record make_record(const Conversion& conversion, const std::optional<Digest>& digest);
 
-/// The facts that a run is compared with before it goes on with an output.
-struct OutputIdentity {
-  /// A line about what config.json holds, or nothing where there is none: the plan was made by it. The other files
-  /// beside the tensors are copied as they are, and may be logs that grow.
-  std::string config;
-  /// Everything that decides about the output's bytes, as a text: a run is resumed only as itself.
-  std::string fingerprint;
-};
-
-/// Bytes that will be cloned count since their output may have no digest, so that its headers are others. Throws Io,
-/// NotFound.
-OutputIdentity identify_output(const Conversion& conversion, i64 bytes_to_clone);
-
-/// OutputIdentity::config as it is now.
-std::string config_line(const Source& source);
-
 /// Reads the digest from the source's record, where that speaks of the tensors that are converted: all of them. Throws
 /// RecordContradicts where it counts others.
 std::optional<Digest> recorded_digest(const Conversion& conversion, const Digest& blank);

@@ -8,6 +8,7 @@
 #include "convert/check_output.hpp"
 #include "convert/expected_output.hpp"
 #include "convert/passes.hpp"
+#include "convert/staging.hpp"
 #include "core/fail.hpp"
 #include "format/checkpoint_files.hpp"
 #include "format/extras.hpp"

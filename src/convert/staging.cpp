@@ -2,16 +2,21 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <new>
 #include <optional>
 
 #include "convert/check_output.hpp"
 #include "core/fail.hpp"
+#include "core/hash.hpp"
 #include "core/readable.hpp"
+#include "format/checkpoint_files.hpp"
 #include "io/consumed_files.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
 #include "io/file_names.hpp"
+#include "layout/adapter_names.hpp"
+#include "plan/plan_bytes.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -63,7 +68,45 @@ std::string room_of_all(const Conversion& conversion, const ClonePlan& clones, R
   throw resumable;
 }
 
+constexpr i64 kMaxConfigBytes = i64{64} << 20;
+
+std::string content_line(const std::string& name, const std::string& text) {
+  return fmt::format("{} {} {}\n", name, text.size(), hex(hash128(std::as_bytes(std::span(text)), 0)));
+}
+
 }  // namespace
+
+std::string config_line(const Source& source) {
+  const auto& files = source.extra_files();
+  const auto config = std::ranges::find_if(files, [](const ExtraFile& file) {
+    return file.name == "config.json" || name_in_hf(file.name) == "config.json" || file.name == kAdapterConfigName;
+  });
+  if (config == files.end()) return {};
+  std::string text = read_small_file(config->path, kMaxConfigBytes, ErrorCode::ConfigJson);
+  if (config->edit != nullptr) text = config->edit(text);
+  return content_line("config", text);
+}
+
+OutputIdentity identify_output(const Conversion& conversion, i64 bytes_to_clone) {
+  std::string config = config_line(*conversion.source.source);
+  const ConvertOptions& options = conversion.options;
+  const Hash128 planned = hash128(plan_bytes(conversion.plan), 0);
+  std::string text =
+      fmt::format("glu-ckpt {}\nplan {}\nformat {}\noverwrite {}\ndigest {}\n", GLU_CKPT_VERSION, hex(planned),
+                  to_string(conversion.target.format), options.overwrite, options.proof != ProofMode::None);
+  if (options.part.of > 0) text += fmt::format("{}{}\n", kPartsLine, options.part.of);
+  if (bytes_to_clone > 0) text += fmt::format("clones {} verify {}\n", bytes_to_clone, static_cast<int>(options.proof));
+  for (const auto& [name, value] : option_texts(options)) text += fmt::format("option {} {}\n", name, value);
+  // A file that --keep-experts names may be another one by now.
+  const Record& record = conversion.source.source->record();
+  if (const auto part = record.find("part"); part != record.end()) text += fmt::format("part {}\n", part->second);
+  text += identity_of(conversion.source.source->info()) + config;
+  for (const std::filesystem::path& file : conversion.source.source->info().deciding_files)
+    text += content_line(file.filename().string(), read_small_file(file, kMaxConfigBytes, ErrorCode::ConfigJson));
+  if (const std::string& named = options.from.config_file; !named.empty())
+    text += content_line("named config", read_small_file(named, kMaxConfigBytes, ErrorCode::ConfigJson));
+  return {std::move(config), std::move(text)};
+}
 
 OutputOptions output_options(const Conversion& conversion, Record record) {
   const Source& source = *conversion.source.source;

@@ -1,5 +1,6 @@
 #pragma once
-/// The staging directory of a conversion: who may work in it, and what becomes of it when a pass fails.
+/// The staging directory of a conversion: what identifies its output, who may work in it, and what becomes of it when a
+/// pass fails.
 
 #include <memory>
 #include <string>
@@ -15,6 +16,22 @@ namespace glu_ckpt {
 
 /// The options of an output: format, files and record. The run that writes it adds the rest, such as its progress.
 OutputOptions output_options(const Conversion& conversion, Record record);
+
+/// The facts that a run is compared with before it goes on with an output.
+struct OutputIdentity {
+  /// A line about what config.json holds, or nothing where there is none: the plan was made by it. The other files
+  /// beside the tensors are copied as they are, and may be logs that grow.
+  std::string config;
+  /// Everything that decides about the output's bytes, as a text: a run is resumed only as itself.
+  std::string fingerprint;
+};
+
+/// Bytes that will be cloned count since their output may have no digest, so that its headers are others. Throws Io,
+/// NotFound.
+OutputIdentity identify_output(const Conversion& conversion, i64 bytes_to_clone);
+
+/// OutputIdentity::config as it is now.
+std::string config_line(const Source& source);
 
 /// The output being written beside its final path. Rank 0 makes it, and then the others join it.
 class Staging {
