@@ -6,8 +6,8 @@
 #include <set>
 
 #include "convert/check_output.hpp"
-#include "convert/expected_output.hpp"
 #include "convert/judge.hpp"
+#include "convert/passes.hpp"
 #include "core/fail.hpp"
 #include "core/readable.hpp"
 #include "io/directory.hpp"

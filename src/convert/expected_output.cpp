@@ -122,24 +122,4 @@ Record ExpectedOutput::record(const std::optional<Digest>& digest) const {
   return make_record(conversion_, inherits_digest_ ? recorded_digest(conversion_, source_leaves_.blank()) : digest);
 }
 
-Checkpoint open_as_planned(const Conversion& conversion, const ExpectedOutput& expected,
-                           const std::filesystem::path& staged) {
-  SourceAnswers answers;
-  answers.adapter_layout = "stored";
-  // No config.json may be beside it. The one that was named is that of the source as it is stored.
-  if (!conversion.source.source->info().config_edit) answers.config_file = conversion.options.from.config_file;
-  Checkpoint found = open_checkpoint(staged, answers);
-  take_as_own(conversion.unlike_copies, found.source->inventory(), found.recognition);
-  const std::string unlike = first_unlike(expected.model().shape(), {found.source->inventory(), found.recognition});
-  if (!unlike.empty())
-    fail(ErrorCode::VerifyFailed, {conversion.output.string(), {}},
-         "what was written opens as another model than was planned: {}. Nothing was kept; please report it", unlike);
-  return found;
-}
-
-void check_recorded(const Conversion& conversion, const Digest& digest) {
-  const std::string recorded = recorded_digest_of(conversion.source);
-  if (!recorded.empty() && recorded != to_string(digest)) fail_contradicted(conversion, recorded, to_string(digest));
-}
-
 }  // namespace glu_ckpt

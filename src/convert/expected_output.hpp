@@ -60,11 +60,4 @@ class ExpectedOutput {
   ModelLeaves output_leaves_;
 };
 
-/// Opens what was staged as any reader would. Throws VerifyFailed where that is another model than is expected.
-Checkpoint open_as_planned(const Conversion& conversion, const ExpectedOutput& expected,
-                           const std::filesystem::path& staged);
-
-/// Throws RecordContradicts where the source's record says another digest.
-void check_recorded(const Conversion& conversion, const Digest& digest);
-
 }  // namespace glu_ckpt

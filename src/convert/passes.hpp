@@ -43,6 +43,13 @@ Moved move_pass(const Conversion& conversion, const ExpectedOutput& expected, co
 /// directory.
 Moved gather_pass(const Moved& mine, Staging& staging, Ranks& ranks);
 
+/// Opens what was staged as any reader would. Throws VerifyFailed where that is another model than is expected.
+Checkpoint open_as_planned(const Conversion& conversion, const ExpectedOutput& expected,
+                           const std::filesystem::path& staged);
+
+/// Throws RecordContradicts where the source's record says another digest.
+void check_recorded(const Conversion& conversion, const Digest& digest);
+
 struct Published {
   Proof proof;
   /// The source's digest; absent where none was made.
