@@ -38,6 +38,9 @@ std::vector<std::string> encoder_programs();
 std::vector<std::string> merge_programs();
 std::vector<std::string> lora_file_words();
 
+/// The roles of matrices, "attention/q", as inspect and diff print them and rules of SourceAnswers::dtypes take them.
+std::vector<std::string> role_names();
+
 /// The findings of `inspect`.
 /// How large the model is. What nobody says is 0, empty or absent.
 struct ModelSize {

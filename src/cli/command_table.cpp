@@ -34,6 +34,32 @@ Definitions exit_statuses() {
   };
 }
 
+Definitions program_files() {
+  return {
+      {"glu_ckpt.json",
+       "The record of an output, beside its tensors: the layout, the options, the digest, and a checksum for each "
+       "file. "
+       "`inspect` and later conversions believe it, `check` compares it, and `stamp` adds a layout to it. A single "
+       ".safetensors file has its record in its own header."},
+      {"glu_ckpt.extras",
+       "What a conversion carries that safetensors has no place for, such as a trainer's common state; the way back "
+       "takes it from there."},
+      {"glu_ckpt.sha256", "The SHA-256 of every other file of an output, if `--manifest sha256` asked for it."},
+      {"DST.partial",
+       "The output while it is written. A run that was stopped leaves it with its journal, and --resume goes on there; "
+       "without that it may be deleted."},
+      {"glu_ckpt.journal",
+       "The journal of a conversion, in DST.partial: what is written already. No output has one when it is complete."},
+      {"megatron_args.txt",
+       "The arguments with which Megatron-Core loads the output of `--to megatron`. Beside tensors of Megatron it "
+       "also answers in which order gate and up are."},
+      {"latest_checkpointed_iteration.txt",
+       "Megatron's: it names the iter_* directory, or the release, that is the newest; a path to the directory above "
+       "is "
+       "read as that one."},
+  };
+}
+
 std::string synopsis(const CommandTable& command) {
   std::string text = command.name;
   if (!command.groups.empty()) text += " [OPTIONS]";

@@ -75,6 +75,7 @@ CommandTable command_table(const std::string& program = "glu-ckpt");
 using Definitions = std::vector<std::pair<std::string_view, std::string_view>>;
 Definitions environment_variables();
 Definitions exit_statuses();
+Definitions program_files();
 
 /// "convert [OPTIONS] SRC DST", behind the name of the program.
 std::string synopsis(const CommandTable& command);
@@ -88,6 +89,9 @@ std::string sentence(std::string_view text);
 enum class HelpLength { Short, Whole };
 std::string help_text(const CommandTable& command, HelpLength length = HelpLength::Whole);
 constexpr std::size_t kHelpColumns = 80;
+
+/// The lines of one option in the whole help.
+std::string option_text(const OptionRow& option);
 
 /// The manual page in roff.
 std::string man_page(const CommandTable& program, std::string_view version);

@@ -100,6 +100,12 @@ void append_wrapped(std::string& out, std::size_t indent, std::string_view text)
   wrap(out, indent, indent, text);
 }
 
+std::string option_text(const OptionRow& option) {
+  std::string out;
+  print_option(out, option_term(option), kAboutColumn, option, HelpLength::Whole);
+  return out;
+}
+
 std::string help_text(const CommandTable& command, HelpLength length) {
   const bool whole_program = command_words(command).empty(), is_short = length == HelpLength::Short;
   std::string out;
@@ -130,8 +136,10 @@ std::string help_text(const CommandTable& command, HelpLength length) {
   } else if (whole_program) {
     print_definitions(out, "Environment", 14, environment_variables());
     print_definitions(out, "Exit status", 5, exit_statuses());
-    out += fmt::format("\n`{} help COMMAND` has the options of a command,\n`{} help ERROR` the meaning of an error.\n",
-                       program, program);
+    out += fmt::format(
+        "\n`{0} help COMMAND` has the options of a command,\n`{0} help WORD` the meaning of an error, an option, a "
+        "value or a file.\n",
+        program);
   }
   return out;
 }

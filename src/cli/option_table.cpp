@@ -580,10 +580,12 @@ CommandTable doctor_command() {
 
 CommandTable help_command(const std::string& program) {
   return {"help",
-          "the options of a command, the meaning of an error, or the manual page",
+          "the options of a command; the meaning of an option, a value or an error",
           nullptr,
-          {"help convert", "help bench kernels", "help unknown-glu", "help --man >" + program + ".1"},
-          {many(option("WORD", "a command; or the word in brackets at the end of an error; none: the whole program",
+          {"help convert", "help --pad-experts", "help megatron", "help unknown-glu", "help --man >" + program + ".1"},
+          {many(option("WORD",
+                       "a command, an option, a value, a role, a file, or the word in brackets at the end of an error; "
+                       "none: the whole program",
                        {[](Options& options, const std::string& typed) {
                          options.paths.push_back(typed);
                          return std::string();

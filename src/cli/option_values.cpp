@@ -141,6 +141,18 @@ std::string suggestion(const std::string& typed, const std::vector<std::string>&
   return best.empty() ? "" : "; did you mean " + best + "?";
 }
 
+std::string suggestions(const std::string& typed, std::vector<std::string> known) {
+  constexpr std::size_t kMost = 3;
+  std::string text;
+  for (std::size_t i = 0; i < kMost; ++i) {
+    const std::string near = nearest(typed, known);
+    if (near.empty()) break;
+    text += (text.empty() ? "" : " or ") + near;
+    std::erase(known, near);
+  }
+  return text.empty() ? "" : "; did you mean " + text + "?";
+}
+
 std::string unknown_value(const std::string& typed, const std::vector<ValueWord>& known) {
   if (std::ranges::find(known, typed, &ValueWord::word) != known.end()) return {};
   const std::vector<std::string> words = plain(known);

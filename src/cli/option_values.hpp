@@ -18,6 +18,8 @@ namespace glu_ckpt::cli {
 std::string nearest(const std::string& typed, const std::vector<std::string>& known);
 /// "; did you mean X?", or nothing where nothing is near.
 std::string suggestion(const std::string& typed, const std::vector<std::string>& known);
+/// The same with up to three words.
+std::string suggestions(const std::string& typed, std::vector<std::string> known);
 /// Returns what is wrong with a value that must be one of those, or nothing.
 std::string unknown_value(const std::string& typed, const std::vector<ValueWord>& known);
 

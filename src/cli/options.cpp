@@ -8,12 +8,14 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <set>
 #include <span>
 
 #include "cli/command_table.hpp"
 #include "cli/error_help.hpp"
 #include "cli/option_values.hpp"
 #include "cli/session.hpp"
+#include "cli/topic_help.hpp"
 #include "core/fail.hpp"
 #include "core/parser_memory.hpp"
 #include "core/usable_cores.hpp"
@@ -53,16 +55,24 @@ std::string way_of_near_word(const CommandTable& command, const std::string& wor
 
 /// Refuses a word that `help` knows nothing of, below the command `command`.
 [[noreturn]] void refuse_topic(const CommandTable& command, const std::string& word) {
-  if (subcommands(command).empty())
-    fail(ErrorCode::Usage, {}, "{} has no commands of its own, such as '{}'", command.name, word);
-  if (command.name.find(' ') != command.name.npos) refuse_command(command, word);
-  std::vector<std::string> known = error_slugs();
-  for (const CommandTable* one : subcommands(command)) known.push_back(one->name.substr(command.name.size() + 1));
+  const bool is_program = command_words(command).empty();
+  if (!is_program && !subcommands(command).empty()) refuse_command(command, word);
+  std::vector<std::string> known = topic_words(command, word.starts_with('-'));
+  if (is_program) {
+    std::ranges::copy(error_slugs(), std::back_inserter(known));
+    for (const CommandTable* one : subcommands(command)) known.push_back(command_words(*one));
+  }
   std::string way = said_otherwise(command.name, word);
-  if (way.empty()) way = suggestion(word, known);
+  if (way.empty()) way = suggestions(word, known);
+  if (!is_program)
+    fail(ErrorCode::Usage, {}, "'{}' is no option of {}, and no value of one{}", word, command.name,
+         way.empty() ? fmt::format("; `{} --help` lists them", command.name) : way);
   if (way.empty())
-    way = fmt::format("; `{0} --help` lists the commands, and a message ends with its error in brackets", command.name);
-  fail(ErrorCode::Usage, {}, "'{}' is neither a command nor an error{}", word, way);
+    way = fmt::format(
+        "; `{0} --help` lists the commands, `{0} help convert` the most options, `{0} layouts` the namings, and a "
+        "message ends with its error in brackets",
+        command.name);
+  fail(ErrorCode::Usage, {}, "'{}' is no command, option, value, role, file or error{}", word, way);
 }
 
 [[noreturn]] void refuse_option(const CommandTable& command, const std::string& name, Words behind) {
@@ -115,6 +125,20 @@ std::vector<std::string> joined_rules(const CommandTable& command, Words words) 
     joined.insert(joined.begin() + static_cast<std::ptrdiff_t>(first), {row->long_name, value});
   }
   return joined;
+}
+
+/// The words with those behind "--" that are no options of `help` itself: `help --to` asks what that option means.
+std::vector<std::string> with_topics_last(const CommandTable& command, Words words) {
+  std::set<std::string> own;
+  for (const OptionRow* row : all_options(command)) own.insert({row->long_name, row->short_name});
+  std::vector<std::string> rest, topics;
+  for (const std::string& word : words)
+    (word.starts_with('-') && word != "--" && !own.contains(word.substr(0, word.find('='))) ? topics : rest)
+        .push_back(word);
+  if (topics.empty()) return rest;
+  rest.emplace_back("--");
+  rest.insert(rest.end(), topics.begin(), topics.end());
+  return rest;
 }
 
 /// CLI11's parser of one command, made from its table.
@@ -270,7 +294,11 @@ std::string answer(const CommandTable& program, const Options& options) {
   const CommandTable* topic = &program;
   for (const std::string& word : options.paths) {
     const CommandTable* below = command_named(*topic, word);
-    if (below == nullptr) refuse_topic(*topic, word);
+    if (below == nullptr) {
+      if (&word != &options.paths.back()) refuse_topic(*topic, word);
+      if (const auto text = topic_help(*topic, word)) return *text;
+      refuse_topic(*topic, word);
+    }
     topic = below;
   }
   return help_text(*topic);
@@ -296,7 +324,8 @@ bool parse_options(int argc, const char* const* argv, Options& options, const st
   }
   options.command = command_words(*command);
   options.words = all;
-  const std::vector<std::string> joined = joined_rules(*command, words);
+  const std::vector<std::string> joined =
+      command->name == program + " help" ? with_topics_last(*command, words) : joined_rules(*command, words);
   Parser parser(*command, joined, program + " " GLU_CKPT_VERSION);
   try {
     parser.parse(options);

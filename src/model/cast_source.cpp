@@ -98,13 +98,24 @@ std::string expert_role(ExpertSet set, Role role) {
   return fmt::format("{}/{}", set == ExpertSet::Routed ? "experts" : "shared_expert", to_string(role));
 }
 
-bool is_role_pattern(const std::string& pattern) {
+}  // namespace
+
+std::vector<std::string> role_names() {
+  std::vector<std::string> names;
   for (int role = 0; role <= static_cast<int>(DenseRole::MtpFinalNorm); ++role)
-    if (fits_glob(pattern, std::string(to_string(static_cast<DenseRole>(role))))) return true;
+    names.emplace_back(to_string(static_cast<DenseRole>(role)));
   for (const ExpertSet set : {ExpertSet::Routed, ExpertSet::Shared})
-    for (const Role role : {Role::Gate, Role::Up, Role::Down, Role::GateUp})
-      if (fits_glob(pattern, expert_role(set, role))) return true;
-  return false;
+    for (const Role role : {Role::Gate, Role::Up, Role::Down, Role::GateUp}) names.push_back(expert_role(set, role));
+  std::ranges::sort(names);
+  const auto again = std::ranges::unique(names);
+  names.erase(again.begin(), again.end());
+  return names;
+}
+
+namespace {
+
+bool is_role_pattern(const std::string& pattern) {
+  return std::ranges::any_of(role_names(), [&](const std::string& role) { return fits_glob(pattern, role); });
 }
 
 /// Chooses the dtype of each tensor.

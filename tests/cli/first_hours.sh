@@ -415,13 +415,12 @@ convert a b --tp-size 8|Megatron-Core and torchtitan cut the model
 convert $hf $no --to gguf|did you mean hf?
 report a -o b|--html FILE names the page
 upload a|\`hf download\` and \`hf upload\` do that; a path may be hf://ORG/NAME
-help interleaved|'interleaved' is neither a command nor an error; \`glu-ckpt --help\` lists the commands
 convert $hf $no --encode fp8|did you mean fp8:128x128?
 convert $hf $no --encode int4|did you mean int4:g32?
 hepl|'hepl' is not a command; did you mean help? [usage]
 bench frob|'frob' is not a command of glu-ckpt bench; \`glu-ckpt bench --help\` lists them [usage]
-help nothing|'nothing' is neither a command nor an error; \`glu-ckpt --help\` lists the commands, and a message ends with its error in brackets [usage]
-help convert extra|glu-ckpt convert has no commands of its own, such as 'extra' [usage]
+help frobnicate|'frobnicate' is no command, option, value, role, file or error; \`glu-ckpt --help\` lists the commands, \`glu-ckpt help convert\` the most options, \`glu-ckpt layouts\` the namings, and a message ends with its error in brackets [usage]
+help convert extra|'extra' is no option of glu-ckpt convert, and no value of one; \`glu-ckpt convert --help\` lists them [usage]
 --to megatron convert a b|--to belongs after the command: glu-ckpt convert --to megatron a b [usage]
 forward|CKPT, --layer, --input and --output are missing: glu-ckpt forward [OPTIONS] --layer N --input FILE --output FILE CKPT [usage]
 report|A and --html are missing: glu-ckpt report [OPTIONS] --html FILE A [B] [usage]
