@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "layout/placement.hpp"
+#include "verify/item_rows.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -1,5 +1,5 @@
 #pragma once
-/// Matrices and tensors read row by row, in whatever layout they are stored.
+/// Matrices and tensors read row by row, in whatever layout they are stored, and hashed.
 
 #include <algorithm>
 #include <span>
@@ -72,5 +72,14 @@ class ItemRows {
   i64 stored_row_bytes_ = 0;
   std::vector<Move> moves_;
 };
+
+/// Reads every byte of the model once.
+void hash_items(const Model& model, const Backend& backend, const ExecuteOptions& options, std::vector<Item>& items);
+
+Digest sum_items(const std::vector<Item>& items);
+
+/// Rows [first, first + count) of a matrix, dense and in [out, in] order.
+std::vector<std::byte> read_rows(const Model& model, const Matrix& matrix, const Backend& backend, i64 first,
+                                 i64 count);
 
 }  // namespace glu_ckpt

@@ -101,13 +101,4 @@ Hash128 sum_rows(std::string_view identity, i64 first, i64 count, const std::byt
 /// Returns the same matrix, dense in [out, in] order, at the start of tensor 0.
 Matrix dense_matrix(const Matrix& matrix);
 
-/// Reads every byte of the model once.
-void hash_items(const Model& model, const Backend& backend, const ExecuteOptions& options, std::vector<Item>& items);
-
-Digest sum_items(const std::vector<Item>& items);
-
-/// Rows [first, first + count) of a matrix, dense and in [out, in] order.
-std::vector<std::byte> read_rows(const Model& model, const Matrix& matrix, const Backend& backend, i64 first,
-                                 i64 count);
-
 }  // namespace glu_ckpt

@@ -13,7 +13,7 @@
 #include "verify/choose_layers.hpp"
 #include "verify/compare_models.hpp"
 #include "verify/diagnose.hpp"
-#include "verify/items.hpp"
+#include "verify/item_rows.hpp"
 
 namespace glu_ckpt {
 namespace {
