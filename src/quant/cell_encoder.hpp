@@ -12,6 +12,7 @@
 #include "core/cell_device.hpp"
 #include "glu_ckpt/checkpoint.hpp"
 #include "glu_ckpt/tensor.hpp"
+#include "quant/cell_tables.hpp"
 #include "quant/encode_row.hpp"
 #include "quant/encoded_source.hpp"
 
@@ -128,6 +129,8 @@ class CellEncoder {
   i64 own_bytes_ = 0;
   std::vector<u32> scales_;
   std::vector<float> factors_;
+  /// Of all factors, or none.
+  std::vector<CellTable> tables_;
   std::vector<float> greatest_;
 };
 

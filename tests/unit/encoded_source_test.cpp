@@ -17,6 +17,7 @@
 
 #include "core/crc32.hpp"
 #include "glu_ckpt/model.hpp"
+#include "quant/cell_tables.hpp"
 #include "support/convert.hpp"
 #include "support/memory_checkpoint.hpp"
 #include "support/whole_models.hpp"
@@ -145,6 +146,47 @@ TEST(EncodeRow, IsTheSameOnEachSetOfInstructionsAsBySearch) {
             EXPECT_EQ(made, expected) << static_cast<int>(level);
           }
         }
+}
+
+bool has_byte_tables() {
+#if defined(__x86_64__)
+  return simd_levels().front() == SimdLevel::Avx512 && __builtin_cpu_supports("avx512vbmi");
+#else
+  return false;
+#endif
+}
+
+TEST(EncodeRowByTables, IsEncodeRowForAllFiniteWeights) {
+  std::vector<std::uint16_t> bits;
+  for (u32 sign : {0U, 0x8000U})
+    for (u32 magnitude = 0; magnitude < 0x7f80; ++magnitude)
+      bits.push_back(static_cast<std::uint16_t>(sign | magnitude));
+  const std::byte* const weights = std::as_bytes(std::span(bits)).data();
+  const i64 count = std::ssize(bits);
+  // Cells whose ends are no multiple of what an instruction takes.
+  constexpr i64 kCell = 720;
+  for (const QuantFormat* format : quant_formats())
+    for (const EncoderRow& row : format->encoders) {
+      const Encoder encoder = find_encoder(row.word, row.program);
+      for (const float factor : {1.0F, 0x1.fffffep-1F, 0.0123F, 0x1.000002p-9F, 417.3F, 0x1.9p-111F, 0x1.8p111F}) {
+        SCOPED_TRACE(fmt::format("{} {} {}", row.word, row.program, factor));
+        std::vector<float> factors(static_cast<std::size_t>((count + kCell - 1) / kCell), factor);
+        const auto tables = make_cell_tables(encoder, factors, Dtype::BF16, simd_levels().front());
+        if (encoder.codes != Codes::E4m3 || !has_byte_tables()) {
+          EXPECT_TRUE(tables.empty());
+          continue;
+        }
+        ASSERT_EQ(tables.size(), factors.size());
+        std::vector<std::byte> expected(bits.size()), made(bits.size());
+        encode_row(encoder, weights, count, Dtype::BF16, factors.data(), kCell, expected.data(), SimdLevel::Plain);
+        encode_row_by_tables(encoder, weights, count, tables.data(), kCell, made.data());
+        EXPECT_EQ(made, expected);
+      }
+      for (const float factor : {0.0F, 0x1p-112F, 0x1p112F})
+        EXPECT_TRUE(make_cell_tables(encoder, {&factor, 1}, Dtype::BF16, simd_levels().front()).empty());
+      const float one = 1;
+      EXPECT_TRUE(make_cell_tables(encoder, {&one, 1}, Dtype::F32, simd_levels().front()).empty());
+    }
 }
 
 TEST(RaiseGreatest, IsTheSameOnEachSetOfInstructionsForCellsOfEachSize) {
