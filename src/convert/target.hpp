@@ -6,12 +6,17 @@
 #include <vector>
 
 #include "arch/model_args.hpp"
+#include "families/architecture.hpp"
 #include "format/output_format.hpp"
 #include "glu_ckpt/convert.hpp"
 #include "glu_ckpt/plan.hpp"
 #include "model/open_checkpoint.hpp"
 
 namespace glu_ckpt {
+
+/// Targets of --to; their namings begin with the same words.
+inline constexpr std::string_view kMegatron = "megatron";
+inline constexpr std::string_view kHf = "hf";
 
 struct Target {
   TargetAnswers to;
@@ -47,6 +52,21 @@ struct Target {
 /// Throws Usage for what is no target, and where the name of the output and --format contradict each other; NoMap where
 /// nobody knows what else than experts the model has.
 Target resolve_target(const std::filesystem::path& output, const ConvertOptions& options, const Checkpoint& source);
+
+/// Returns whether the tensors outside of the experts have their names on the hub.
+inline bool is_hub_model(const Recognition& model) {
+  return model.architecture != nullptr && model.dense_naming == &model.architecture->family->naming;
+}
+
+/// Returns whether the source was made of such a model, as its record says, and has other names now.
+inline bool was_hub_model(const Source& source, const Recognition& model) {
+  return source.record().contains("hf_model_type") && !is_hub_model(model);
+}
+
+/// Says where the source's other files go, which of them are edited, and which files the target wants besides: a part
+/// of resolve_target(), in side_files.cpp as the next one.
+void place_extra_files(const std::filesystem::path& output, const ConvertOptions& options, const Checkpoint& source,
+                       Target& target);
 
 /// Makes what goes beside the output's tensors, once the plan says which those are.
 void complete_target(Target& target, const Checkpoint& source, const Plan& plan, bool drops_optimizer);
