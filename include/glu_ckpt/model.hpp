@@ -68,9 +68,14 @@ struct AdapterSummary {
   /// The class of the model that it is for, and its name or path; empty where the adapter does not say.
   std::string base_class = {};
   std::string base_name = {};
-  /// Each rank once.
+  /// Each rank once, and each lora_alpha; `alpha` is the one that counts where no pattern says another.
   std::vector<i64> ranks = {};
   double alpha = 0;
+  std::vector<double> alphas = {};
+  /// The least and the greatest number by which a product of factors is multiplied; equal where there is one. 0 where
+  /// nobody says which modules there are.
+  double least_scale = 0;
+  double greatest_scale = 0;
   bool rank_stabilized = false;
   bool is_dora = false;
   /// The last words of the modules' names, or parameters of packed experts.

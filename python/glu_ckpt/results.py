@@ -76,6 +76,7 @@ class Adapter(TypedDict):
     base: str
     ranks: list[int]
     lora_alpha: float
+    lora_alphas: list[float]
     rslora: bool
     dora: bool
     targets: list[str]
@@ -117,6 +118,8 @@ class Inspection(_InspectionAlways, total=False):
     """What `inspect` returns."""
 
     adapter: Adapter
+    part: str
+    padded_from: str
     tensor_list: list[ListedTensor]
 
 

@@ -1,6 +1,7 @@
 #include "adapters/adapter_config.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -88,6 +89,48 @@ float AdapterConfig::scale_of(const std::string& module) const {
   return static_cast<float>(alpha_of(module) / (rank_stabilized ? std::sqrt(of_rank) : of_rank));
 }
 
+double AdapterConfig::alpha_for_scale(float scale, i64 of_rank) const {
+  const auto divisor = static_cast<double>(of_rank);
+  const auto gives = [&](double one) {
+    return static_cast<float>(one / (rank_stabilized ? std::sqrt(divisor) : divisor)) == scale;
+  };
+  for (const auto& [key, value] : alpha_pattern)
+    if (!gives(alpha) && gives(value)) return value;
+  return alpha;
+}
+
+std::vector<std::string> target_contradictions(const AdapterConfig& config, const std::vector<std::string>& modules) {
+  std::vector<std::string> unnamed, unused;
+  const auto is_end = [](const std::string& module, const std::string& target) {
+    return module == target || module.ends_with("." + target);
+  };
+  for (const std::string& module : modules) {
+    // Experts that PEFT has as parameters may be spelled as modules of their own in a file.
+    if (!config.target_parameters.empty() && module.find(".experts.") != module.npos) continue;
+    bool is_named = config.target_pattern.empty()
+                        ? config.target_modules.empty()
+                        : matches_pattern(fmt::format("({})$", config.target_pattern), module).value_or(true);
+    for (const std::string& target : config.target_modules) is_named |= is_end(module, target);
+    if (!is_named) unnamed.push_back(module);
+  }
+  for (const std::string& target : config.target_modules)
+    if (std::ranges::none_of(modules, [&](const std::string& module) { return is_end(module, target); }))
+      unused.push_back(target);
+  std::vector<std::string> texts;
+  if (!unnamed.empty())
+    texts.push_back(
+        fmt::format("target_modules of adapter_config.json does not name {} of the {} modules that have factors, such "
+                    "as '{}': PEFT "
+                    "leaves these factors out without an error",
+                    unnamed.size(), modules.size(), unnamed.front()));
+  if (!unused.empty())
+    texts.push_back(fmt::format(
+        "target_modules of adapter_config.json names {}, of which the adapter has no factors: PEFT starts such modules "
+        "as zeros",
+        fmt::join(unused, ", ")));
+  return texts;
+}
+
 AdapterConfig read_adapter_config(const std::string& text, const std::string& file) {
   const std::string strict = without_python_numbers(text);
   const JsonDocument document(strict, kMaxDepth);
@@ -128,6 +171,12 @@ AdapterConfig read_adapter_config(const std::string& text, const std::string& fi
     config.is_by_unsloth = mapping->find<bool>("unsloth_fixed").value_or(false);
   }
   config.base_name = root.find<std::string_view>("base_model_name_or_path").value_or("");
+  if (const auto targets = root.find("target_modules"); targets && targets->kind() == JsonKind::Array) {
+    for (const JsonValue item : targets->items())
+      if (const auto name = item.get<std::string_view>()) config.target_modules.emplace_back(*name);
+  } else if (const auto pattern = root.find<std::string_view>("target_modules"); pattern && *pattern != "all-linear") {
+    config.target_pattern = *pattern;
+  }
   if (const auto list = root.find("target_parameters"); list && list->kind() == JsonKind::Array)
     for (const JsonValue item : list->items())
       if (const auto name = item.get<std::string_view>()) config.target_parameters.emplace_back(*name);

@@ -26,13 +26,22 @@ struct AdapterConfig {
   bool is_by_unsloth = false;
   /// Parameters of three axes whose factors are packed: "mlp.experts.gate_up_proj".
   std::vector<std::string> target_parameters;
+  /// Modules that are adapted: the ends of their names, or one pattern of whole names; neither where it is not said.
+  std::vector<std::string> target_modules;
+  std::string target_pattern;
 
   /// Both throw NotSupported for a pattern that is not read here.
   i64 rank_of(const std::string& module) const;
   double alpha_of(const std::string& module) const;
   /// Returns the number by which the product of the factors is multiplied, as PyTorch multiplies fp32 tensors by it.
   float scale_of(const std::string& module) const;
+  /// Returns the alpha that gives the scale of a module of that rank.
+  double alpha_for_scale(float scale, i64 of_rank) const;
 };
+
+/// Says of an adapter's modules, by their names, which of them target_modules does not name, and which of its names no
+/// module has: PEFT leaves the factors of the former out, and starts the latter anew.
+std::vector<std::string> target_contradictions(const AdapterConfig& config, const std::vector<std::string>& modules);
 
 /// Throws ConfigJson for what is no such file, NotSupported for an adapter that is more than products of factors that
 /// are added to the model's own weights: biases, whole modules, another start than the model.

@@ -27,7 +27,8 @@ class LoaderFinder {
             "models of type '{}'{} are none that glu-ckpt knows, and no experts are there; docs/targets.md lists those "
             "that it converts",
             model_.model_type, words_of_meant_type(model_.model_type));
-      return nothing("{}{}", model_.no_architecture, of_a_run());
+      if (is_of_a_run()) return unknown("{}; {}", model_.no_architecture, of_a_run());
+      return nothing("{}{}", model_.no_architecture, model_.not_whole.empty() ? "" : "; " + model_.not_whole);
     }
     if (!model_.not_whole.empty()) return nothing("{}", model_.not_whole);
     if (naming_ == nullptr || model_.rest.empty()) return nothing("{}", model_.why_no_rest);
@@ -56,15 +57,19 @@ class LoaderFinder {
     return nothing("nobody knows in which order FC1 holds gate and up; --from-glu or `stamp` says it");
   }
 
-  /// A checkpoint that Megatron saved, of which no file says what model it is.
+  /// A trainer's own checkpoint, of which no file says what model it is.
+  bool is_of_a_run() const {
+    return model_.is_trained && model_.not_whole.empty() && model_.format == "torch-dist" &&
+           layout_.naming.starts_with("megatron");
+  }
+
   std::string of_a_run() const {
-    if (!model_.not_whole.empty()) return "; " + model_.not_whole;
+    const std::string text = "the run that it is of loads it, with its own arguments";
     const bool known = layout_.glu.kind == Glu::Kind::Contiguous || layout_.glu.kind == Glu::Kind::Interleaved;
     const bool shared_known = !layout_.shared_glu || layout_.shared_glu->kind != Glu::Kind::Unknown;
-    if (layout_.naming != "megatron-dist" || model_.format != "torch-dist" || !known || !shared_known) return {};
+    if (!known || !shared_known) return text;
     const std::string flags = megatron_flags();
-    return "; the run that it is of takes it with its own arguments and " +
-           (flags.empty() ? "no moe_mlp_glu_interleave_size" : flags);
+    return text + " and " + (flags.empty() ? "no moe_mlp_glu_interleave_size" : flags);
   }
 
   /// Returns the arguments that say the order of gate and up; empty where both are contiguous.

@@ -50,6 +50,8 @@ struct StoredModel {
   std::string is_other;
   /// config.json lies beside the tensors.
   bool has_config = false;
+  /// A trainer's arguments are in it.
+  bool is_trained = false;
   /// megatron_args.txt lies beside it.
   bool has_args = false;
   /// Experts are stored as codes and scales.

@@ -249,6 +249,9 @@ std::vector<std::string> warnings_of(const Conversion& conversion) {
   for (std::string& text : contradiction_texts(conversion.source.hints, conversion.source.recognition,
                                                conversion.source.source->inventory()))
     warnings.push_back(std::move(text));
+  // One that is laid out anew gets targets that name its factors.
+  if (conversion.source.recognition.is_adapter && conversion.source.source->info().laid_out_from.empty())
+    for (std::string& text : target_texts(*conversion.source.source)) warnings.push_back(std::move(text));
   if (const std::string text = lone_shard_text(*conversion.source.source); !text.empty()) warnings.push_back(text);
   for (const std::string& text : dangling_texts(*conversion.source.source))
     warnings.push_back(text + " It is not copied");

@@ -219,27 +219,56 @@ std::vector<std::string> lora_file_words() { return packed_files_words(); }
 AdapterSummary summarize_adapter(const Source& adapter, const SourceAnswers& answers) {
   const AdapterConfig config = adapter_config_of(adapter);
   const bool is_packed = adapter_experts(adapter.inventory()) == "grouped";
-  AdapterSummary summary{config.base_class, config.base_name, {}, config.alpha, config.rank_stabilized, config.is_dora};
+  AdapterSummary summary;
+  summary.base_class = config.base_class;
+  summary.base_name = config.base_name;
+  summary.alpha = config.alpha;
+  summary.rank_stabilized = config.rank_stabilized;
+  summary.is_dora = config.is_dora;
   std::set<i64> ranks;
+  std::set<double> alphas, scales;
   std::set<std::string> targets(config.target_parameters.begin(), config.target_parameters.end());
   if (is_packed && model_config(adapter, config, answers).empty()) {
     // Nobody says how many experts share a tensor.
     ranks.insert(config.rank);
     for (const auto& [module, rank] : config.rank_pattern) ranks.insert(static_cast<i64>(rank));
+    alphas.insert(config.alpha);
+    for (const auto& [module, alpha] : config.alpha_pattern) alphas.insert(alpha);
     for (const TensorRef& tensor : adapter.inventory().tensors)
       if (tensor.name.find(".lora_A") != tensor.name.npos || tensor.name.find(".linear_in") != tensor.name.npos)
         ++(tensor.name.find(".experts.") != tensor.name.npos ? summary.expert_modules : summary.other_modules);
   } else {
     for (const AdaptedModule& module : read_adapter(adapter, answers).modules) {
       ranks.insert(module.factors.rank);
+      alphas.insert(config.alpha_for_scale(module.factors.scale, module.factors.rank));
+      scales.insert(module.factors.scale);
       if (!module.packed) targets.insert(module.name.substr(module.name.rfind('.') + 1));
       ++(module.packed || module.name.find(".experts.") != module.name.npos ? summary.expert_modules
                                                                             : summary.other_modules);
     }
   }
   summary.ranks.assign(ranks.begin(), ranks.end());
+  summary.alphas.assign(alphas.begin(), alphas.end());
+  if (!scales.empty()) {
+    summary.least_scale = *scales.begin();
+    summary.greatest_scale = *scales.rbegin();
+  }
   summary.targets.assign(targets.begin(), targets.end());
   return summary;
+}
+
+std::vector<std::string> target_texts(const Source& adapter) {
+  // Megatron-Bridge's modules, and factors that experts share, have other names than those of targets.
+  if (is_megatron_adapter(adapter.inventory())) return {};
+  constexpr std::string_view kFactor = ".lora_A", kWrapped = ".base_layer", kPackedExperts = ".experts";
+  std::vector<std::string> modules;
+  for (const TensorRef& tensor : adapter.inventory().tensors) {
+    std::string name = tensor.name.substr(0, tensor.name.find(kFactor));
+    if (name.size() == tensor.name.size() || is_stacked_factor(tensor.name)) continue;
+    if (name.starts_with(kAdaptedModel)) name.erase(0, kAdaptedModel.size());
+    if (!name.ends_with(kPackedExperts) && !name.ends_with(kWrapped)) modules.push_back(std::move(name));
+  }
+  return target_contradictions(adapter_config_of(adapter), modules);
 }
 
 PackedFiles packed_files_of(const Source& adapter, const SourceAnswers& answers) {

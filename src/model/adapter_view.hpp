@@ -25,6 +25,10 @@ void view_adapter(std::unique_ptr<Source>& source, const SourceAnswers& answers)
 /// throws.
 AdapterSummary summarize_adapter(const Source& adapter, const SourceAnswers& answers);
 
+/// Sentences about target_modules in adapter_config.json that contradicts the factors. Throws what adapter_config_of()
+/// throws.
+std::vector<std::string> target_texts(const Source& adapter);
+
 /// The entry of an adapter's record that says how factors of packed experts are written: a word of lora_file_words().
 inline constexpr std::string_view kLoraFiles = "lora_files";
 

@@ -318,6 +318,7 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& asked
         inspection.adapter =
             locate_errors(*inspection.source, [&] { return summarize_adapter(*inspection.source, answers); });
         inspection.loads_in = adapter_loaders(*inspection.source, answers);
+        for (std::string& text : target_texts(*inspection.source)) inspection.warnings.push_back(std::move(text));
       } catch (const Error& error) {
         // What it is can be said of one that cannot be read, too.
         inspection.problems.emplace_back(error.what());

@@ -489,8 +489,9 @@ class PartMaker {
     // All layers are no part: the record then says nothing of one.
     const bool has_all_layers = part_.count == part_.of;
     if (!answers_.layers.empty() && !has_all_layers) {
-      said = part_.count == 1 ? fmt::format("layer {} alone, of {}", answers_.layers, part_.of)
-                              : fmt::format("layers {} of {}", answers_.layers, part_.of);
+      said = part_.count == 1
+                 ? fmt::format("layer {} alone, of {}", answers_.layers.substr(0, answers_.layers.find('-')), part_.of)
+                 : fmt::format("layers {} of {}", answers_.layers, part_.of);
       if (!mtp_.empty() && !part_.drops_mtp) said += ", with multi-token prediction";
     }
     if (!kept_.empty()) said += fmt::format("{}{}", said.empty() ? "" : ", ", experts_text());

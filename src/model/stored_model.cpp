@@ -70,6 +70,7 @@ StoredModel stored_model(const Source& source, const ModelHints& hints, const Re
   stored.says_experts = hints.num_experts.value_or(0) > 0;
   stored.architecture = model.architecture.get();
   stored.no_architecture = model.no_architecture;
+  stored.is_trained = !hints.trained.args.empty() || !hints.trained.glu.empty();
   stored.unread_form = unread_form(model.blocks);
   stored.quant_method = read_quant_config(hints.config).method;
   const auto is_code_matrix = [](const TensorRef& tensor) {
@@ -104,7 +105,8 @@ LoadsIn loads_in(const Source& source, const ModelHints& hints, const Recognitio
   if (const std::vector<std::string> doubts = file_doubts(source, hints); !doubts.empty())
     stored.not_whole = doubts.front();
   if (stored.not_whole.empty()) stored.not_whole = lone_shard_text(source);
-  if (stored.not_whole.empty()) stored.not_whole = unjoined_ranks_text(source.inventory());
+  // Megatron-LM loads what it saved.
+  if (stored.not_whole.empty() && stored.is_other.empty()) stored.is_other = unjoined_ranks_text(source.inventory());
   if (stored.not_whole.empty()) stored.not_whole = why_not_whole(model, stored.rest, true);
   stored.quantized |= quantized;
   return loads_in(stored);

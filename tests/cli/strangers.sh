@@ -39,3 +39,63 @@ glu_ckpt.journal, a file:
   status "help of an option that is mistyped" 2 help --pad-expert && check "it is suggested: $ERR" has "$ERR" "did you mean --pad-experts?"
   status "help of a value that is mistyped" 2 help megatorn && check "it is suggested: $ERR" has "$ERR" "did you mean megatron?"
 }
+
+# `inspect` says of a part, and of padding, what verify and diff say.
+stranger_inspect() {
+  local hf=$TESTDATA/hf/qwen3_moe
+  status "a part" 0 convert "$hf" "$WORK/part" --keep-experts 0-3 -q
+  status "inspect of a part" 0 inspect "$WORK/part" && check "of experts: $OUT" has "$OUT" "
+part        of a larger model: experts 0-3 of 8
+"
+  status "inspect --json of a part" 0 inspect "$WORK/part" --json && check "in JSON" [ "$(json_get 'v["part"]')" == "experts 0-3 of 8" ]
+  status "a layer" 0 convert "$hf" "$WORK/layer" --layers 0-0 --to megatron -q
+  status "inspect of a layer" 0 inspect "$WORK/layer" && check "of layers: $OUT" has "$OUT" "
+part        of a larger model: layer 0 alone, of 2
+"
+  status "padding" 0 convert "$hf" "$WORK/padded" --pad-experts 256 -q
+  status "inspect of padding" 0 inspect "$WORK/padded" && check "padded: $OUT" has "$OUT" "
+padded      experts, with zeros, from a width of 64 to 256
+"
+  status "inspect --json of padding" 0 inspect "$WORK/padded" --json && check "in JSON" [ "$(json_get 'v["padded_from"]')" == 64 ]
+  status "inspect of a whole model" 0 inspect "$hf"
+  check "nothing of a part: $OUT" [ "$(grep -cE '^(part|padded) ' "$WORK/.out")" == 0 ]
+  status "a trainer's own" 0 inspect "$TESTDATA/megatron/ep2"
+  check "its run loads it: $OUT" has "$OUT" "loads in    unknown: there is no config.json that says what model this is; the run that it is of loads it, with its own arguments"
+  status "a trainer's older one" 0 inspect "$TESTDATA/megatron/legacy_tp2"
+  check "Megatron-LM loads it: $OUT" has "$OUT" "loads in    unknown: it is a checkpoint in Megatron's older format"
+  status "nobody's" 0 inspect "$TESTDATA/torch/dcp1"
+  check "without a trainer's arguments nothing is known to: $OUT" has "$OUT" "loads in    nothing as it is: there is no config.json"
+  rm -rf "$WORK/part" "$WORK/layer" "$WORK/padded"
+}
+
+# adapter_config FOLDER EDIT: runs the Python on `v`, its adapter_config.json.
+edited_adapter() {
+  python3 -c 'import json, sys
+v = json.load(open(sys.argv[1]))
+exec(sys.argv[2])
+json.dump(v, open(sys.argv[1], "w"))' "$1/adapter_config.json" "$2"
+}
+
+stranger_adapters() {
+  local all=$WORK/adapters one
+  mkdir "$all" && tar -xf "$TESTDATA/adapters.tar.xz" -C "$all"
+  for one in "$all"/*/; do
+    status "inspect ${one##*/}" 0 inspect "${one}adapter" && check "no word of targets that fit: $ERR" [ "${ERR/target_modules/}" == "$ERR" ]
+  done
+  one=$all/adapter_mixtral_sep_rslora_pattern_peft018/adapter
+  status "ranks and alphas of patterns" 0 inspect "$one"
+  check "each is said: $OUT" has "$OUT" "ranks       2 4, lora_alpha 3 7: lora_alpha/sqrt(r) from 2.121 to 3.5, rslora"
+  one=$all/adapter_qwen3_sep_peft018/adapter
+  status "one alpha" 0 inspect "$one" && check "no range: $OUT" has "$OUT" "ranks       4, lora_alpha 8
+"
+  edited_adapter "$one" "v['target_modules'] = ['gate_proj', 'q_proj']"
+  status "targets that contradict" 0 inspect "$one"
+  check "factors that PEFT leaves out: $ERR" has "$ERR" "glu-ckpt: warning: target_modules of adapter_config.json does not name 16 of the 24 modules that have factors, such as 'model.layers.0.mlp.experts.0.down_proj': PEFT leaves these factors out without an error"
+  check "and modules without factors: $ERR" has "$ERR" "names q_proj, of which the adapter has no factors: PEFT starts such modules as zeros"
+  status "a copy" 0 convert "$one" "$WORK/copy" --force -q && check "is warned of: $ERR" has "$ERR" "does not name 16 of the 24 modules"
+  edited_adapter "$one" "v['target_modules'] = r'.*\.(gate|up)_proj'"
+  status "a pattern" 0 inspect "$one" && check "is read: $ERR" has "$ERR" "does not name 8 of the 24 modules"
+  edited_adapter "$one" "v['target_modules'] = 'all-linear'"
+  status "all" 0 inspect "$one" && check "all are named: $ERR" [ -z "$ERR" ]
+  rm -rf "$all" "$WORK/copy"
+}

@@ -114,7 +114,9 @@ void write_adapter(JsonWriter& json, const AdapterSummary& adapter) {
   json.field("base_class", adapter.base_class).field("base", adapter.base_name);
   json.key("ranks").begin_array();
   for (const i64 rank : adapter.ranks) json.value(rank);
-  json.end_array().field("lora_alpha", adapter.alpha).field("rslora", adapter.rank_stabilized);
+  json.end_array().field("lora_alpha", adapter.alpha).key("lora_alphas").begin_array();
+  for (const double alpha : adapter.alphas) json.value(alpha);
+  json.end_array().field("rslora", adapter.rank_stabilized);
   json.field("dora", adapter.is_dora);
   write_list(json, "targets", adapter.targets);
   json.field("expert_modules", adapter.expert_modules).field("other_modules", adapter.other_modules).end_object();
@@ -140,6 +142,10 @@ std::string inspection_json(const Inspection& inspection, const std::optional<st
   json.field("files", static_cast<i64>(inventory.files.size()));
   json.field("bytes", inspection.source->file_bytes());
   json.field("optimizer", sums.optimizer);
+  // Of a part, or of a padded checkpoint.
+  const Record& record = inspection.source->record();
+  for (const char* entry : {"part", "padded_from"})
+    if (const auto found = record.find(entry); found != record.end()) json.field(entry, found->second);
   write_list(json, "quantized", inspection.quantized);
   write_list(json, "quantized_parts", inspection.quantized_parts);
   write_list(json, "scales", inspection.scales);

@@ -13,13 +13,21 @@
 namespace glu_ckpt::report {
 namespace {
 
+/// Says where modules are multiplied by several numbers.
+std::string scales_text(const AdapterSummary& adapter) {
+  if (adapter.least_scale == adapter.greatest_scale) return {};
+  return fmt::format(": lora_alpha/{} from {:.4g} to {:.4g}", adapter.rank_stabilized ? "sqrt(r)" : "r",
+                     adapter.least_scale, adapter.greatest_scale);
+}
+
 std::string adapter_text(const AdapterSummary& adapter, const LayoutAnswers& layout) {
   std::string text = fmt::format("layout      {}\n", explain_layout(layout));
   std::string base = adapter.base_class;
   if (!adapter.base_name.empty()) base += (base.empty() ? "" : ", ") + adapter.base_name;
   text += fmt::format("base        {}\n", base.empty() ? "not said" : printable(base));
-  text += fmt::format("ranks       {}, lora_alpha {}{}{}\n", fmt::join(adapter.ranks, " "), adapter.alpha,
-                      adapter.rank_stabilized ? ", rslora" : "", adapter.is_dora ? ", DoRA" : "");
+  text += fmt::format("ranks       {}, lora_alpha {}{}{}{}\n", fmt::join(adapter.ranks, " "),
+                      fmt::join(adapter.alphas, " "), scales_text(adapter), adapter.rank_stabilized ? ", rslora" : "",
+                      adapter.is_dora ? ", DoRA" : "");
   text += fmt::format("targets     {}\n", printable(fmt::format("{}", fmt::join(adapter.targets, " "))));
   return text +
          fmt::format("modules     {} of routed experts, {} others\n", adapter.expert_modules, adapter.other_modules);
@@ -196,6 +204,17 @@ std::string size_of_model_text(const ModelSize& size, const Totals& sums) {
   return text;
 }
 
+/// Says of a checkpoint that was made of a larger one, or padded, what its record says of that.
+std::string origin_text(const Record& record, const Totals& sums) {
+  std::string text;
+  if (const auto part = record.find("part"); part != record.end())
+    text += fmt::format("part        of a larger model: {}\n", printable(part->second));
+  if (const auto width = record.find("padded_from"); width != record.end())
+    text += fmt::format("padded      experts, with zeros, from a width of {} to {}\n", printable(width->second),
+                        number_or_mixed(sums.intermediate_size));
+  return text;
+}
+
 }  // namespace
 
 std::string inspection_text(const Inspection& inspection) {
@@ -228,6 +247,7 @@ std::string inspection_text(const Inspection& inspection) {
     const LayoutAnswers& layout = inspection.recognition->layout;
     text += fmt::format("layout      {}\n", layout.is_dense() ? explain_layout(layout) : "no experts");
   }
+  text += origin_text(source.record(), sums);
   text += size_of_model_text(inspection.size, sums);
   text += layers_text(layer_contents(inspection));
   if (inspection.recognition) text += loads_in_text(inspection.loads_in);
