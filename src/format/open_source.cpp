@@ -90,6 +90,16 @@ Listing listing_of(const std::vector<fs::path>& entries) {
   return listing;
 }
 
+bool is_rank_directory(const fs::path& entry) {
+  return entry.filename().string().starts_with(kRankPrefix) && is_directory_at(entry);
+}
+
+/// Returns whether a directory with that entry is a checkpoint that a trainer saved.
+bool is_of_trainers_checkpoint(const fs::path& entry) {
+  const std::string name = entry.filename().string();
+  return name == kDcpMetadataName || name == kTrackerFile || name.ends_with(kDistcpSuffix) || is_rank_directory(entry);
+}
+
 bool is_hidden(std::string_view name) { return name.starts_with('.'); }
 
 /// Hidden files pass through as all others do, e.g. .gitattributes; but weights never lie beside those of an output.
@@ -137,6 +147,11 @@ void add_entry(const fs::path& entry, const std::string& prefix, CheckpointFiles
 
 void add_directory(const fs::path& directory, const std::string& prefix, CheckpointFiles& files) {
   const auto entries = sorted_entries(directory);
+  // Its tensors would stay behind one by one, and leave what looks like a checkpoint.
+  if (std::ranges::any_of(entries, is_of_trainers_checkpoint)) {
+    files.left_out.push_back(prefix);
+    return;
+  }
   std::vector<std::string> others = listing_of(entries).shards;
   const std::size_t all = others.size();
   std::erase_if(others, [&](const std::string& name) {
@@ -263,10 +278,6 @@ void add_rank_files(const fs::path& directory, const std::string& prefix, Checkp
     else if (is_file(entry))
       files.extra_files.push_back({prefix + name, entry});
   }
-}
-
-bool is_rank_directory(const fs::path& entry) {
-  return entry.filename().string().starts_with(kRankPrefix) && is_directory_at(entry);
 }
 
 /// Returns which of the directory's torch files are the model.
