@@ -266,6 +266,27 @@ DiskRoom consuming_room(const Conversion& conversion) {
   return room;
 }
 
+std::string wasted_consuming(const Conversion& conversion) {
+  if (!conversion.options.consume_source || conversion.options.resume || conversion.consumed == nullptr) return {};
+  i64 with = 0, without = 0;
+  try {
+    with = consuming_room(conversion).needed;
+    without = disk_room(conversion, conversion.plan.bytes).needed;
+  } catch (const Error&) {
+    return {};  // What is wrong with the place of the output is said where it is looked for.
+  }
+  if (with < without) return {};
+  std::string_view why =
+      "A model of this size has files so small that the notes about them, and the trial of the output before the first "
+      "of them goes, take more blocks of the disk than they do";
+  if (conversion.source.source->info().files.size() == 1)
+    why = "SRC is one file, and that is removed when all of the output is written";
+  else if (most_taken(conversion, all_bytes(conversion)) >= conversion.plan.bytes)
+    why = "The last of the output needs every file of SRC";
+  return fmt::format("--consume-source saves no room here: it needs {}, and a run without it {}. {}", size_text(with),
+                     size_text(without), why);
+}
+
 void check_consuming_room(const Conversion& conversion) {
   if (conversion.options.resume) return;
   if (const DiskRoom room = consuming_room(conversion); !room.is_enough())

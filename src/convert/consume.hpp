@@ -41,6 +41,9 @@ void check_consumable(const Conversion& conversion);
 /// The room that the output needs while files of the source go, at the most.
 DiskRoom consuming_room(const Conversion& conversion);
 
+/// Says where --consume-source takes no less room than a run without it would; empty elsewhere.
+std::string wasted_consuming(const Conversion& conversion);
+
 /// Refuses a run that has less, before it writes or removes anything; not one that resumes, which has written some.
 /// Throws NoSpace.
 void check_consuming_room(const Conversion& conversion);

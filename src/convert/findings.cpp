@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "arch/trained_config.hpp"
+#include "convert/consume.hpp"
 #include "convert/judge.hpp"
 #include "families/architecture.hpp"
 #include "format/check_apart.hpp"
@@ -119,8 +120,9 @@ std::vector<std::string> notes_of(const Conversion& conversion) {
   if (const SourceAnswers& from = conversion.options.from; from.pad_experts > 0 || from.unpad) {
     const i64 width = conversion.source.recognition.architecture->expert_width;
     const i64 before = recorded_width_before_padding(source.record());
-    notes.push_back(before > 0 ? fmt::format("experts are {} wide, padded with zeros from {}", width, before)
-                               : fmt::format("experts are {} wide, without padding", width));
+    notes.push_back(before > 0 && before < width
+                        ? fmt::format("experts are {} wide, padded with zeros from {}", width, before)
+                        : fmt::format("experts are {} wide, without padding", width));
   }
   if (const std::string& rules = conversion.options.from.dtypes; !rules.empty()) {
     const auto rounded = source.record().find("rounded");
@@ -264,9 +266,7 @@ std::vector<std::string> warnings_of(const Conversion& conversion) {
   if (const std::string& from = conversion.options.from.fill_from;
       !from.empty() && conversion.source.source->info().filled.empty())
     warnings.push_back(fmt::format("--fill-from changes nothing: {} has no tensor that the source lacks", from));
-  if (conversion.options.consume_source && conversion.source.source->info().files.size() == 1)
-    warnings.emplace_back(
-        "--consume-source saves no room here: SRC is one file, and that is removed when all of the output is written");
+  if (std::string text = wasted_consuming(conversion); !text.empty()) warnings.push_back(std::move(text));
   const bool is_stale = !stale_quantization(*conversion.source.source, conversion.options.from).empty();
   if (conversion.options.from.decode && conversion.source.source->info().decoded_weights.empty() && !is_stale)
     warnings.emplace_back("--decode changes nothing: no weight here is quantized");

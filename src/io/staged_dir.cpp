@@ -47,6 +47,24 @@ std::string_view way_on(const fs::path& staging) {
              : ", or remove it";
 }
 
+/// Returns how many parts the run of a journal was cut into ("2"); empty where it was not.
+std::string parts_of(std::string_view header) {
+  const std::string line = fmt::format("\n{}", kPartsLine);
+  const std::size_t at = header.find(line);
+  if (at == header.npos) return {};
+  const std::size_t begin = header.find_first_not_of(' ', at + line.size());
+  return std::string(header.substr(begin, header.find('\n', begin) - begin));
+}
+
+/// The same of a staging directory; empty also where its journal cannot be read.
+std::string parts_at(const fs::path& journal) {
+  try {
+    return parts_of(Journal(File::open_write(journal)).header().value_or(""));
+  } catch (const Error&) {
+    return {};
+  }
+}
+
 /// renameat2() answers so where the file system lacks the flag.
 bool is_no_rename_flag(int error) { return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP; }
 
@@ -59,6 +77,12 @@ void StagedDir::fail_in_the_way(const fs::path& staging) {
          "{}: is in the way and holds no work in progress of this program, so it is left alone; move it away", name);
   RunOwner::check_free(staging);
   if (is_locked(staging / kJournalName)) fail_busy(staging);
+  if (const std::string parts = parts_at(staging / kJournalName); !parts.empty())
+    fail(ErrorCode::OutputExists, {name, {}},
+         "{}: runs of {} parts did not finish it: the same command with --part I/{}, for each I that is not done, goes "
+         "on "
+         "with it{}",
+         name, parts, parts, way_on(staging));
   fail(ErrorCode::OutputExists, {name, {}}, "{}: an earlier run did not finish: --resume goes on with it{}", name,
        way_on(staging));
 }
@@ -181,17 +205,15 @@ void StagedDir::lead(std::string_view fingerprint) {
 }
 
 void StagedDir::fail_other_run(const std::string& found, std::string_view fingerprint) const {
-  const auto parts_of = [](std::string_view text) {
-    const std::size_t at = text.find(fmt::format("\n{}", kPartsLine));
-    return at == text.npos ? std::string_view() : text.substr(at + 1, text.find('\n', at + 1) - at - 1);
-  };
-  const std::string_view here = parts_of(fingerprint), there = parts_of(found);
+  const std::string here = parts_of(fingerprint), there = parts_of(found);
   const std::string name = staging_.string();
   if (here != there && !found.empty())
-    fail(ErrorCode::ResumeMismatch, {name, {}},
-         "{}: was begun {}, and this run is one {}; repeat the command that began it, or remove the directory", name,
-         there.empty() ? "by a run without --part" : fmt::format("in {}", there),
-         here.empty() ? "without --part" : fmt::format("of {}", here));
+    fail(ErrorCode::ResumeMismatch, {name, {}}, "{}: was begun {}, and this run is one {}; {}, or remove the directory",
+         name, there.empty() ? "by a run without --part" : fmt::format("in {} parts", there),
+         here.empty() ? "without --part" : fmt::format("of {} parts", here),
+         there.empty()
+             ? "repeat the command that began it"
+             : fmt::format("the same command with --part I/{}, for each I that is not done, goes on with it", there));
   fail(ErrorCode::ResumeMismatch, {name, {}},
        "{}: the run that did not finish had another source or other options; repeat that one{}", name,
        way_on(staging_));

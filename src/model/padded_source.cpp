@@ -383,6 +383,19 @@ i64 recorded_width_before_padding(const Record& record) {
   return found == record.end() ? 0 : parse_number<i64>(found->second).value_or(0);
 }
 
+namespace {
+
+/// Records of a width that was a multiple already that nothing was added, so that --unpad takes nothing away.
+void record_no_padding(std::unique_ptr<Source>& source, i64 width) {
+  CheckpointInfo info = source->info();
+  info.record[std::string(kPaddedFrom)] = fmt::format("{}", width);
+  auto recorded = std::make_unique<PaddedSource>(std::move(info), std::map<std::size_t, Padding>());
+  recorded->own(std::move(source));
+  source = std::move(recorded);
+}
+
+}  // namespace
+
 void pad_experts(std::unique_ptr<Source>& source, const SourceAnswers& answers) {
   const std::string where = source->path().string();
   const std::string said = answers.unpad ? "--unpad" : fmt::format("--pad-experts {}", answers.pad_experts);
@@ -395,13 +408,17 @@ void pad_experts(std::unique_ptr<Source>& source, const SourceAnswers& answers) 
   if (model.blocks.empty() || old_width == 0)
     fail(ErrorCode::NoExperts, {where, {}}, "{}: {}: the model has no routed experts", where, said);
   const i64 before = recorded_width_before_padding(source->record());
+  if (answers.unpad && before == old_width) return;  // Nothing was added.
   if (answers.unpad && (before < 1 || before >= old_width))
     fail(ErrorCode::RecordContradicts, {where, {}},
          "{}: --unpad takes away what --pad-experts added, and no record says that anything was: experts are {} wide{}",
          where, old_width, before < 1 ? "" : fmt::format(", and were {} before", before));
   const i64 unit = std::max<i64>(answers.pad_experts, 1);
   const i64 width = answers.unpad ? before : (old_width + unit - 1) / unit * unit;
-  if (width == old_width) return;
+  if (width == old_width) {
+    if (before == 0) record_no_padding(source, width);
+    return;
+  }
   lay_out_apart(source, hints, model);
   hints = hints_of(*source, answers);
   model = recognize_source(*source, hints, answers);

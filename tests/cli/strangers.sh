@@ -99,3 +99,34 @@ stranger_adapters() {
   status "all" 0 inspect "$one" && check "all are named: $ERR" [ -z "$ERR" ]
   rm -rf "$all" "$WORK/copy"
 }
+
+stranger_outputs() {
+  local hf=$TESTDATA/hf/qwen3_moe src=$WORK/holds out=$WORK/held
+  # A directory in SRC that is an output for Megatron goes whole or not at all: its files without tensors look like one.
+  cp -r "$hf" "$src"
+  status "an output in its source" 0 convert "$hf" "$src/mcore" --to megatron -q
+  mkdir -p "$src/ranks/mp_rank_00" "$src/notes" && : >"$src/ranks/mp_rank_00/args.json" && : >"$src/notes/a.txt"
+  status "a conversion of both" 0 convert "$src" "$out" --experts grouped --glu contiguous
+  check "the other checkpoint is left behind, and said: $ERR" has "$ERR" "note: mcore/ is not part of the checkpoint and is left behind"
+  check "one of ranks, too: $ERR" has "$ERR" "note: ranks/ is not part of the checkpoint and is left behind"
+  check "nothing of it is there" [ ! -e "$out/mcore" -a ! -e "$out/ranks" ]
+  check "what is no checkpoint is copied" [ -e "$out/notes/a.txt" ]
+  rm -rf "$src" "$out"
+  # Padding of experts that are wide enough already is taken away again.
+  status "no padding" 0 convert "$hf" "$out" --pad-experts 64 --to megatron
+  check "it is said: $ERR" has "$ERR" "experts are 64 wide, without padding"
+  status "and back" 0 convert "$out" "$WORK/back" --to hf --unpad -q
+  status "the same" 0 verify "$hf" "$WORK/back" -q
+  status "inspect" 0 inspect "$out" && check "no padding is told: $OUT" [ "$(grep -c '^padded' "$WORK/.out")" == 0 ]
+  status "what nobody padded" 3 convert "$hf" "$WORK/none" --to megatron --unpad
+  check "is still refused: $ERR" has "$ERR" "no record says that anything was: experts are 64 wide [record-contradicts]"
+  rm -rf "$out" "$WORK/back"
+  # What needs no less room with --consume-source is told so, with both sizes.
+  cp -r "$TESTDATA/whole/llama3/hf" "$src"
+  status "one file to consume" 0 plan "$src" "$out" --to megatron --consume-source
+  check "the sizes: $ERR" grep -qE 'warning: --consume-source saves no room here: it needs [0-9.]+ kB, and a run without it [0-9.]+ kB. SRC is one file' "$WORK/.err"
+  rm -rf "$src"
+  cp -r "$hf" "$src"
+  status "two to consume" 0 plan "$src" "$out" --to megatron --consume-source && check "no such word: $ERR" [ "${ERR/saves no room/}" == "$ERR" ]
+  rm -rf "$src"
+}

@@ -209,7 +209,8 @@ std::string origin_text(const Record& record, const Totals& sums) {
   std::string text;
   if (const auto part = record.find("part"); part != record.end())
     text += fmt::format("part        of a larger model: {}\n", printable(part->second));
-  if (const auto width = record.find("padded_from"); width != record.end())
+  if (const auto width = record.find("padded_from");
+      width != record.end() && width->second != fmt::format("{}", sums.intermediate_size))
     text += fmt::format("padded      experts, with zeros, from a width of {} to {}\n", printable(width->second),
                         number_or_mixed(sums.intermediate_size));
   return text;
