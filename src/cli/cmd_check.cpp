@@ -19,6 +19,11 @@ constexpr std::array<std::string_view, 5> kStateWords = {"ok", "differs", "missi
 
 std::string_view state_word(FileState state) { return kStateWords[static_cast<std::size_t>(state)]; }
 
+std::string_view outcome_word(const CheckedCheckpoint& found) {
+  if (!found.is_ok()) return "damaged";
+  return found.has_anything() ? "ok" : "not compared";
+}
+
 /// Without `says_ok` the lines of sound files are left out.
 std::string check_text(const CheckedCheckpoint& found, const std::string& path, bool says_ok) {
   std::string text;
@@ -42,10 +47,10 @@ std::string check_text(const CheckedCheckpoint& found, const std::string& path, 
     text +=
         fmt::format("digest: {} ({} recorded, {} found)\n", found.digest == found.recorded_digest ? "ok" : "differs",
                     *found.recorded_digest, *found.digest);
-  text += fmt::format("{} files ok, {} differ, {} missing, {} without a checksum\n", counts[0], counts[1], counts[2],
-                      counts[3]);
-  if (found.has_checksums || !found.is_sound) return text;
   const std::string name = report::printable(path);
+  text += fmt::format("{}: {}: {} files ok, {} differ, {} missing, {} without a checksum\n", name, outcome_word(found),
+                      counts[0], counts[1], counts[2], counts[3]);
+  if (found.has_checksums || !found.is_sound) return text;
   if (!found.has_anything())
     return text + fmt::format(
                       "{0}: no checksums are recorded, so only sizes and headers were checked, and no data; "

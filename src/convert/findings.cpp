@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -7,6 +8,8 @@
 #include "convert/judge.hpp"
 #include "families/architecture.hpp"
 #include "format/check_apart.hpp"
+#include "format/extras.hpp"
+#include "io/file_names.hpp"
 #include "model/adapter_view.hpp"
 #include "model/saved_arguments.hpp"
 #include "model/source_hints.hpp"
@@ -99,6 +102,25 @@ std::vector<std::string> turned_orders(const Conversion& conversion) {
   return texts;
 }
 
+/// Says what of a trainer's run goes along into the hub's form, where nothing reads it; empty where nothing does.
+std::string travelling_text(const Conversion& conversion) {
+  const auto& [source, model, hints] = conversion.source;
+  const Target& target = conversion.target;
+  const bool leaves_trainer = source->format() != Format::Safetensors && target.format == Format::Safetensors;
+  if (!leaves_trainer || conversion.plan.to.naming == conversion.plan.from.naming) return {};
+  std::vector<std::string> names;
+  for (const ExtraFile& file : target.extra_files)
+    if (format_of_name(file.name) == Format::Torch) names.push_back(file.name);
+  if (needs_extras(target.structure, target.format))
+    names.push_back(fmt::format("what else is no tensor ({})", kExtrasFileName));
+  if (names.empty()) return {};
+  const std::string last = names.back();
+  names.pop_back();
+  return fmt::format(
+      "{}{}{} of the run travel along for the way back to its trainer; programs that load the output do not read them",
+      fmt::join(names, ", "), names.empty() ? "" : " and ", last);
+}
+
 std::vector<std::string> notes_of(const Conversion& conversion) {
   const Source& source = *conversion.source.source;
   std::vector<std::string> notes;
@@ -151,6 +173,7 @@ std::vector<std::string> notes_of(const Conversion& conversion) {
                                                            : kept_config_note(conversion));
   if (const auto& left_out = conversion.source.recognition.dropped; !left_out.empty())
     notes.push_back(fmt::format("{} tensors of the optimizer are left out", left_out.size()));
+  if (std::string text = travelling_text(conversion); !text.empty()) notes.push_back(std::move(text));
   for (const std::string& name : source.left_out())
     notes.push_back(fmt::format("{} is not part of the checkpoint and is left behind", name));
   return notes;

@@ -206,8 +206,8 @@ LoadsIn packed_loaders(const Source& adapter, const SourceAnswers& answers) {
   if (*files == PackedFiles::ByExpert)
     return {{{"Unsloth", "2026.10", "UNSLOTH_MOE_LORA_B_LAYOUT=grouped_by_expert; as its source code says, not tried"}},
             {}};
-  if (*files == PackedFiles::Peft018) return {{{"PEFT", "0.18, on transformers 5", ""}}, {}};
-  return {{{"PEFT", "0.19 and later, on transformers 5", ""},
+  if (*files == PackedFiles::Peft018) return {{{"PEFT", "0.18 with transformers 5", ""}}, {}};
+  return {{{"PEFT", "0.19 or later with transformers 5", ""},
            {"vLLM", "0.33", "--enable-lora, for families of packed experts"}},
           {}};
 }
@@ -309,7 +309,7 @@ LoadsIn adapter_loaders(const Source& adapter, const SourceAnswers& answers) {
     return tensor.name.find(".experts.lora_") != tensor.name.npos;
   });
   if (is_packed) return packed_loaders(adapter, answers);
-  return {{{"PEFT", "0.18 on transformers 4, 0.21 on transformers 5", ""},
+  return {{{"PEFT", "0.18 with transformers 4, or 0.21 with transformers 5", ""},
            {"vLLM", "0.33", "--enable-lora"},
            {"SGLang", "0.5.23", "--enable-lora"}},
           {}};

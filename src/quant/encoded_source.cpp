@@ -193,8 +193,8 @@ class EncodedSource final : public Source {
     }
     std::string text;
     for (const auto& [role, errors] : by_role)
-      text += fmt::format("{}{}: SNR {}, greatest error {:.4f} of the greatest weight with the same scale",
-                          text.empty() ? "" : "; ", role, snr_text(errors), errors.greatest);
+      text += fmt::format("{}{}: SNR {}, each weight off by at most {:.2f}% of the greatest one under its scale",
+                          text.empty() ? "" : "; ", role, snr_text(errors), 100 * errors.greatest);
     if (all.lost > 0)
       text += fmt::format("; {} became 0", all.lost == 1 ? "1 weight" : fmt::format("{} weights", all.lost));
     if (share < 1) text += fmt::format("; measured on {} of the weights", all.weights);

@@ -157,6 +157,27 @@ void tell_how_to_read(const RunOptions& run, const SourceAnswers& answers, const
   if (answers.encode.empty() && !answers.decode) tell_of_codes(run, source, other, question);
 }
 
+/// One adapter in two layouts gives sums that differ by roundings: says so where no more differs between a model that
+/// was merged and one that --merge makes.
+void tell_of_merge_rounding(const RunOptions& run, const SourceAnswers& answers, const Checkpoint& other,
+                            const Verdict& verdict) {
+  // The greatest share of a tensor that roundings of bf16 may change.
+  constexpr double kMostRounding = 1.0 / 64;
+  if (answers.merge.empty() || !other.source->record().contains("merged") || !verdict.missing.empty() ||
+      !verdict.extra.empty() || verdict.differences.tensors.empty())
+    return;
+  const bool is_rounding = std::ranges::all_of(verdict.differences.tensors, [](const TensorDiff& tensor) {
+    return tensor.elements && tensor.elements->relative_norm() <= kMostRounding;
+  });
+  if (!is_rounding) return;
+  tell_note(
+      run,
+      "no more differs than roundings may: PEFT rounds the products of packed experts before it adds them, and "
+      "those of linear layers after, so that one adapter in two layouts gives two sums. --merge the files that "
+      "were merged into {}, to compare bit for bit; `glu-ckpt verify` of the two adapters compares their products",
+      other.source->path().string());
+}
+
 /// Returns whether nothing says in which order two checkpoints of the same tensors hold gate and up. Their rows are
 /// compared as they are stored: where all are the same, so are the models, whatever the order.
 bool are_alike_without_order(const Checkpoint& a, const Checkpoint& b) {
@@ -258,6 +279,7 @@ Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path&
   if (!verdict.equal) {
     tell_how_to_read(run, options.a, a, b, Question::AreTheyOne);
     tell_how_to_read(run, options.b, b, a, Question::AreTheyOne);
+    tell_of_merge_rounding(run, options.a, b, verdict);
   }
   if (!runner) return verdict;
   verdict.forward = run_experts(run, padded_a ? *padded_a : a, padded_b ? *padded_b : b, *runner, forward);

@@ -130,3 +130,39 @@ stranger_outputs() {
   status "two to consume" 0 plan "$src" "$out" --to megatron --consume-source && check "no such word: $ERR" [ "${ERR/saves no room/}" == "$ERR" ]
   rm -rf "$src"
 }
+
+# Sentences that were missing, or were read twice.
+stranger_sentences() {
+  local hf=$TESTDATA/hf/qwen3_moe run=$WORK/run one=$WORK/adapters/adapter_qwen3_sep_equalA_peft018
+  # A line for each path says how it went.
+  status "an output" 0 convert "$hf" "$run" --to megatron -q
+  cp -r "$run" "$WORK/bad" && printf x >>"$WORK/bad/megatron_args.txt"
+  status "check of three" 1 check "$run" "$WORK/bad" "$hf"
+  check "the first: $OUT" has "$OUT" "
+$run: ok: 7 files ok, 0 differ, 0 missing, 0 without a checksum"
+  check "the second: $OUT" has "$OUT" "
+$WORK/bad: damaged: 6 files ok, 1 differ, 0 missing, 0 without a checksum"
+  check "the third: $OUT" has "$OUT" "
+$hf: not compared: 0 files ok, 0 differ, 0 missing, 4 without a checksum"
+  # What of a run goes along to the hub's form.
+  rm "$run/release/glu_ckpt.json"
+  status "a run to the hub" 0 convert "$run" "$WORK/hub" --to hf --from-glu contiguous
+  check "what travels: $ERR" has "$ERR" "note: common.pt and what else is no tensor (glu_ckpt.extras) of the run travel along for the way back to its trainer; programs that load the output do not read them"
+  check "it is there" [ -e "$WORK/hub/common.pt" -a -e "$WORK/hub/glu_ckpt.extras" ]
+  status "between hub models" 0 convert "$hf" "$WORK/other" --experts grouped --glu contiguous
+  check "nothing travels: $ERR" [ "${ERR/travel/}" == "$ERR" ]
+  # How far codes are off.
+  status "codes" 0 plan "$TESTDATA/whole/qwen3_moe/hf" "$WORK/codes" --encode nvfp4
+  check "as a share of the greatest: $ERR" grep -qE 'attention: SNR [0-9.]+ dB, each weight off by at most 1[0-9]\.[0-9]+% of the greatest one under its scale' "$WORK/.err"
+  # One adapter in two layouts gives two sums.
+  mkdir "$WORK/adapters" && tar -xf "$TESTDATA/adapters.tar.xz" -C "$WORK/adapters"
+  status "the adapter, packed" 0 convert "$one/adapter" "$WORK/packed" --to hf --experts grouped --from-config "$one/base/config.json" -q
+  status "the model, merged" 0 convert "$one/base" "$WORK/merged" --merge "$one/adapter" -q
+  status "merged with the packed one" 1 verify "$one/base" "$WORK/merged" --merge "$WORK/packed"
+  check "may differ by roundings: $ERR" has "$ERR" "note: no more differs than roundings may: PEFT rounds the products of packed experts before it adds them"
+  status "merged with itself" 0 verify "$one/base" "$WORK/merged" --merge "$one/adapter" && check "no such note: $ERR" [ -z "$ERR" ]
+  status "the unmerged one" 1 verify "$one/base" "$WORK/merged" && check "no such note: $ERR" [ "${ERR/roundings/}" == "$ERR" ]
+  status "merged with another" 1 verify "$one/base" "$WORK/merged" --merge "$WORK/adapters/adapter_qwen3_sep_peft018/adapter"
+  check "nor of what is another: $ERR" [ "${ERR/roundings/}" == "$ERR" ]
+  rm -rf "$run" "$WORK"/{bad,hub,other,adapters,packed,merged}
+}

@@ -258,7 +258,7 @@ std::string inspection_text(const Inspection& inspection) {
 
 namespace {
 
-/// ", for PEFT 0.18, on transformers 5", or the programs where there are several: what tells two layouts of an adapter
+/// ", for PEFT 0.18 with transformers 5", or the programs where there are several: what tells two layouts of an adapter
 /// apart, whose tensors have the same names.
 std::string readers_text(const LoadsIn& found) {
   if (found.loaders.empty()) return "; what reads it is not known";
