@@ -45,6 +45,8 @@ struct OptionRow {
   /// One of these must be given as well; none of those.
   std::vector<std::string> needs = {};
   std::vector<std::string> excludes = {};
+  /// `convert` has it with the same meaning; the short help of other commands only names it.
+  bool as_convert = false;
 
   const std::string& name() const { return long_name.empty() ? value_name : long_name; }
 };

@@ -93,6 +93,16 @@ void print_definitions(std::string& out, std::string_view title, std::size_t ind
   for (const auto& [term, meaning] : definitions) define(out, fmt::format("  {}", term), indent, meaning);
 }
 
+/// Names the options that `convert` has, too, which would be most of the help.
+void print_as_convert(std::string& out, const std::string& program, const CommandTable& command) {
+  std::string names;
+  for (const OptionRow* option : all_options(command))
+    if (option->as_convert) names += (names.empty() ? "" : ", ") + option->long_name;
+  if (names.empty()) return;
+  out += heading(fmt::format("As `{0} convert` takes them; `{0} help OPTION` explains one", program));
+  append_wrapped(out, 2, names);
+}
+
 }  // namespace
 
 void append_wrapped(std::string& out, std::size_t indent, std::string_view text) {
@@ -127,9 +137,13 @@ std::string help_text(const CommandTable& command, HelpLength length) {
       define(out, "  " + one.name.substr(one.name.rfind(' ') + 1), 14, one.about);
   }
   for (const OptionGroup& group : command.groups) {
+    const auto is_left_out = [&](const OptionRow& option) { return is_short && option.as_convert; };
+    if (std::ranges::all_of(group.options, is_left_out)) continue;
     out += heading(group.title);
-    for (const OptionRow& option : group.options) print_option(out, option_term(option), kAboutColumn, option, length);
+    for (const OptionRow& option : group.options)
+      if (!is_left_out(option)) print_option(out, option_term(option), kAboutColumn, option, length);
   }
+  if (is_short) print_as_convert(out, program, command);
   if (is_short) {
     out += fmt::format("\n`{} --help` has {}.\n", command.name,
                        whole_program ? "the environment and the exit statuses, too" : "the values and defaults, too");

@@ -21,6 +21,8 @@ namespace {
 
 using Rows = std::vector<OptionRow>;
 
+constexpr auto kGeneralOptions = "Options";
+
 /// `spec`: "-j,--jobs N", "--force", "SRC".
 OptionRow option(std::string_view spec, std::string about, ValueKind kind, std::string default_text = {}) {
   OptionRow row;
@@ -90,7 +92,7 @@ OptionGroup general(
                 flag(FIELD(quiet))),
          option("-v,--verbose", "longer reports, and the reasons of decisions", flag(FIELD(verbose)))},
     })) {
-  return {"Options",
+  return {kGeneralOptions,
           joined({first,
                   {option("--color WHEN", "colours in messages and help",
                           choice<report::Colors>(FIELD(color), {{"auto", report::Colors::Auto},
@@ -606,6 +608,24 @@ CommandTable completion_command(const std::string& program) {
           {general({})}};
 }
 
+/// Marks the options that a command takes as `convert` does.
+void mark_as_convert(CommandTable& program) {
+  std::vector<OptionRow> known;
+  for (const CommandTable* one : subcommands(program))
+    if (one->name == "convert")
+      for (const OptionRow* row : all_options(*one)) known.push_back(*row);
+  const auto is_known = [&](const OptionRow& row) {
+    return std::ranges::any_of(
+        known, [&](const OptionRow& one) { return one.long_name == row.long_name && one.about == row.about; });
+  };
+  for (auto& [title, commands] : program.commands)
+    for (CommandTable& one : commands) {
+      if (one.name == "convert" || one.name == "plan") continue;
+      for (OptionGroup& group : one.groups)
+        for (OptionRow& row : group.options) row.as_convert = group.title != kGeneralOptions && is_known(row);
+    }
+}
+
 /// Puts the name of the command above before those of the commands below.
 void prefix_names(CommandTable& command) {
   for (auto& [title, commands] : command.commands)
@@ -645,6 +665,7 @@ CommandTable command_table(const std::string& program) {
         for (const std::string& error : error_slugs()) names.push_back({error, "", false});
         one.arguments.front().words = names;
       }
+  mark_as_convert(table);
   prefix_names(table);
   return table;
 }
