@@ -163,23 +163,11 @@ class SideFiles {
   Target& target_;
 };
 
-class OneObject final : public ObjectStore {
- public:
-  explicit OneObject(std::string zip) : zip_(std::move(zip)) {}
-  std::vector<std::byte> read(std::size_t) const override {
-    const auto bytes = std::as_bytes(std::span(zip_));
-    return {bytes.begin(), bytes.end()};
-  }
-
- private:
-  std::string zip_;
-};
-
 NamedObject object_without_optimizer(const NamedObject& object) {
   const std::vector<std::byte> bytes = object.read();
   std::string zip = without_optimizer({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, object.name);
   const i64 size = std::ssize(zip);
-  return {object.name, size, std::make_shared<const OneObject>(std::move(zip)), 0};
+  return {object.name, size, store_of({std::move(zip)}), 0};
 }
 
 /// Takes the optimizer's values out of the common state; returns what says of the rest that it goes.

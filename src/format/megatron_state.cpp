@@ -9,25 +9,13 @@
 #include <set>
 
 #include "format/pickle_graph.hpp"
+#include "format/structure.hpp"
 #include "format/torch_archive.hpp"
 
 namespace glu_ckpt {
 namespace {
 
 constexpr std::array<i64, 1> kOneShard = {1};
-
-/// A store that has the same bytes under many names.
-class OneObject final : public ObjectStore {
- public:
-  explicit OneObject(std::string zip) : zip_(std::move(zip)) {}
-  std::vector<std::byte> read(std::size_t) const override {
-    const auto bytes = std::as_bytes(std::span(zip_));
-    return {bytes.begin(), bytes.end()};
-  }
-
- private:
-  std::string zip_;
-};
 
 PickleRef add_dict(PickleGraph& graph, const std::vector<std::pair<std::string, PickleRef>>& entries) {
   std::vector<PickleRef> items;
@@ -127,7 +115,7 @@ std::vector<NamedObject> extra_states(const std::vector<OutputTensor>& tensors) 
   const PickleRef none = graph.add_none();
   std::string zip = print_object_zip(write_pickle(graph, graph.add_container(PickleKind::List, {&none, 1})));
   const i64 bytes = std::ssize(zip);
-  const auto store = std::make_shared<const OneObject>(std::move(zip));
+  const auto store = store_of({std::move(zip)});
   std::set<std::string> names;
   // A HybridModel asks for the head's entry, a GPTModel leaves it out.
   const auto has = [&](std::string_view name) {

@@ -7,7 +7,6 @@
 namespace glu_ckpt {
 namespace {
 
-/// Objects that were made, each a torch zip, rather than read.
 class MadeObjects final : public ObjectStore {
  public:
   explicit MadeObjects(std::vector<std::string> zips) : zips_(std::move(zips)) {}
@@ -41,11 +40,15 @@ void add_tree_objects(Structure& structure) {
       structure.objects.push_back({tree.prefix + object.name, std::ssize(zips.back()), nullptr, zips.size() - 1});
     }
   }
-  const auto store = std::make_shared<const MadeObjects>(std::move(zips));
+  const auto store = store_of(std::move(zips));
   for (NamedObject& object : structure.objects) object.store = store;
 }
 
 }  // namespace
+
+std::shared_ptr<const ObjectStore> store_of(std::vector<std::string> zips) {
+  return std::make_shared<const MadeObjects>(std::move(zips));
+}
 
 std::string_view to_string(Format format) {
   switch (format) {

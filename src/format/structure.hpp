@@ -2,11 +2,17 @@
 /// Decides what an output keeps of a checkpoint's structure.
 
 #include <functional>
+#include <memory>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "glu_ckpt/checkpoint.hpp"
 
 namespace glu_ckpt {
+
+/// Objects that were made, each a torch zip, rather than read; they count from 0.
+std::shared_ptr<const ObjectStore> store_of(std::vector<std::string> zips);
 
 /// Says whether an object or tensor of this name is left out.
 using IsDropped = std::function<bool(std::string_view name)>;

@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "core/crc32.hpp"
+#include "format/structure.hpp"
 #include "format/zip_layout.hpp"
 #include "io/file.hpp"
 
@@ -156,18 +157,6 @@ const std::vector<Place> kPlaces = {
     {OptimizerPart::Kind::File, "pytorch_model.bin", false, false, true},
 };
 
-class OneObject final : public ObjectStore {
- public:
-  explicit OneObject(std::string bytes) : bytes_(std::move(bytes)) {}
-  std::vector<std::byte> read(std::size_t) const override {
-    const auto bytes = std::as_bytes(std::span(bytes_));
-    return {bytes.begin(), bytes.end()};
-  }
-
- private:
-  std::string bytes_;
-};
-
 class OptimizerParts : public testing::Test {
  protected:
   void SetUp() override {
@@ -180,7 +169,7 @@ class OptimizerParts : public testing::Test {
     CheckpointInfo info;
     const bool is_object = place.name.find('/') != place.name.npos;
     if (is_object) {
-      info.structure.objects.push_back({place.name, std::ssize(zip), std::make_shared<OneObject>(zip), 0});
+      info.structure.objects.push_back({place.name, std::ssize(zip), store_of({zip}), 0});
     } else {
       const fs::path path = directory_ / place.name;
       fs::remove(path);

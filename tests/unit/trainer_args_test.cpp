@@ -10,22 +10,11 @@
 #include <limits>
 
 #include "format/pickle_graph.hpp"
+#include "format/structure.hpp"
 #include "format/torch_archive.hpp"
 
 namespace glu_ckpt {
 namespace {
-
-class OneState final : public ObjectStore {
- public:
-  explicit OneState(std::string zip) : zip_(std::move(zip)) {}
-  std::vector<std::byte> read(std::size_t) const override {
-    const auto bytes = std::as_bytes(std::span(zip_));
-    return {bytes.begin(), bytes.end()};
-  }
-
- private:
-  std::string zip_;
-};
 
 enum class Saved { Absent, None, Number, Text };
 
@@ -50,7 +39,7 @@ CheckpointInfo state_with(Saved routed, Saved shared, bool damaged = false) {
   if (damaged) zip.resize(zip.size() / 2);
   CheckpointInfo info;
   const i64 bytes = std::ssize(zip);
-  info.structure.objects.push_back({"common_state/shard_0_1", bytes, std::make_shared<OneState>(std::move(zip)), 0});
+  info.structure.objects.push_back({"common_state/shard_0_1", bytes, store_of({std::move(zip)}), 0});
   return info;
 }
 
@@ -101,7 +90,7 @@ TEST(TrainerArgs, AllThatIsPlainIsAJsonObject) {
   CheckpointInfo info;
   std::string zip = print_object_zip(write_pickle(graph, graph.add_container(PickleKind::Dict, entries)));
   const i64 bytes = std::ssize(zip);
-  info.structure.objects.push_back({"common_state/shard_0_1", bytes, std::make_shared<OneState>(std::move(zip)), 0});
+  info.structure.objects.push_back({"common_state/shard_0_1", bytes, store_of({std::move(zip)}), 0});
   EXPECT_EQ(trained_args(info).args,
             R"({"load":null,"lr":"inf","mixed":[0,"torch.bfloat16"],"moe_layer_freq":[0,1],"norm_epsilon":1e-06,)"
             R"("num_attention_heads":4,"params_dtype":"torch.bfloat16","rope_type":"rope","swiglu":true,)"
@@ -176,7 +165,7 @@ CheckpointInfo state_with(const MakeValue& make, const std::string& module, cons
   std::string zip = print_object_zip(write_pickle(graph, graph.add_container(PickleKind::Dict, entries)));
   CheckpointInfo info;
   const i64 bytes = std::ssize(zip);
-  info.structure.objects.push_back({"common_state/shard_0_1", bytes, std::make_shared<OneState>(std::move(zip)), 0});
+  info.structure.objects.push_back({"common_state/shard_0_1", bytes, store_of({std::move(zip)}), 0});
   return info;
 }
 
