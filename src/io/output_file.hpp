@@ -49,9 +49,6 @@ class OutputFile {
   const std::filesystem::path& path() const { return path_; }
   i64 bytes() const { return options_.bytes; }
   i64 header_bytes() const { return options_.header_bytes; }
-  /// Returns true where whole pages go past the page cache. False where the filesystem has no such access or refused a
-  /// write.
-  bool is_direct() const { return use_direct_; }
   /// The names that it may have on the disk before publish().
   std::vector<std::filesystem::path> names() const;
 
