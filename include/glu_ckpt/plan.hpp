@@ -129,6 +129,7 @@ struct Plan {
   u32 num_shards = 0;
   /// The offset of each shard's data section in its file, modulo kDataPhaseBytes, with which the most pages of the
   /// source are pages of the output. It depends on nothing but the inventory and the moves.
+  /// make_plan() leaves it empty, and a conversion to safetensors fills it.
   std::vector<i64> data_phases;
   /// Source tensors that are left out: on request, or as they repeat others; sorted.
   std::vector<std::size_t> dropped;

@@ -19,6 +19,7 @@
 #include "model/saved_arguments.hpp"
 #include "model/source_hints.hpp"
 #include "model/stored_model.hpp"
+#include "plan/draft_outputs.hpp"
 #include "plan/plan_bytes.hpp"
 #include "quant/encoded_source.hpp"
 
@@ -62,6 +63,8 @@ Plan make_proved_plan(const Conversion& conversion) {
                         options.force || reads_anew, conversion.target.format != source.format()});
     });
   });
+  // Blocks are shared with no other format.
+  if (conversion.target.format == Format::Safetensors) plan.data_phases = choose_data_phases(source.inventory(), plan);
   take_stored_layout(source.info().laid_out_from, plan.from);
   check_exact(conversion, plan);
   return plan;

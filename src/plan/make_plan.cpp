@@ -370,7 +370,6 @@ Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOp
   // PEFT reads one file.
   constexpr i64 kNoLimit = std::numeric_limits<i64>::max() / 2;
   place_outputs(std::move(drafts.list), from.is_adapter ? kNoLimit : options.max_shard_bytes, inventory, plan);
-  plan.data_phases = choose_data_phases(inventory, plan);
   return plan;
 }
 

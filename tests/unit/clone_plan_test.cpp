@@ -12,6 +12,7 @@
 #include "exec/execute_tasks.hpp"
 #include "format/staged_output.hpp"
 #include "io/file.hpp"
+#include "plan/draft_outputs.hpp"
 #include "support/convert.hpp"
 #include "support/memory_system.hpp"
 #include "verify/sample_rows.hpp"
@@ -105,6 +106,7 @@ class CloneTest : public testing::Test {
     PlanOptions options = options_for(model_, to);
     options.max_shard_bytes = max_shard_bytes;
     made.plan = make_plan(source.inventory(), recognize_source(source), options);
+    made.plan.data_phases = choose_data_phases(source.inventory(), made.plan);
     ClonePlan clones(made.plan, source, limits, [&](const File&) { return clone; });
     made.bytes_to_clone = clones.bytes();
     OutputOptions sink_options;

@@ -352,7 +352,6 @@ TEST(MakePlan, ShardsKeepLayersTogetherAndWithinTheirSize) {
     const Plan plan = make_plan(source.inventory(), recognize_source(source), options);
     check_plan(source.inventory(), plan);
     expect_good_shards(source.inventory(), plan, limit);
-    EXPECT_EQ(plan.data_phases.size(), plan.num_shards);
     u32 shard_of_layer_2 = 0;
     for (const OutputTensor& output : plan.outputs) {
       if (output.name.starts_with("decoder.layers.2.")) shard_of_layer_2 = std::max(shard_of_layer_2, output.shard);
