@@ -1,7 +1,8 @@
 #pragma once
 /// verify() with the items that it compared.
 
-#include "verify/items.hpp"
+#include "exec/items.hpp"
+#include "glu_ckpt/verify.hpp"
 
 namespace glu_ckpt {
 

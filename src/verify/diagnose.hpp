@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "exec/items.hpp"
 #include "glu_ckpt/forward.hpp"
-#include "verify/items.hpp"
 
 namespace glu_ckpt {
 

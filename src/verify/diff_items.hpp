@@ -4,8 +4,8 @@
 #include <span>
 #include <utility>
 
+#include "exec/items.hpp"
 #include "glu_ckpt/diff.hpp"
-#include "verify/items.hpp"
 
 namespace glu_ckpt {
 

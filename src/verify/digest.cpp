@@ -1,12 +1,9 @@
 /// The layout-invariant digest. Rows are found through the source's own placements, never through a
 /// plan, so it is a second, independent walk over every layout.
 
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "core/parallel.hpp"
-#include "core/parse_number.hpp"
 #include "verify/item_rows.hpp"
 
 namespace glu_ckpt {
@@ -116,24 +113,6 @@ std::vector<std::byte> read_rows(const Model& model, const Matrix& matrix, const
   gather(matrix_moves(matrix, dense_matrix(matrix)), reader, backend, first * row_bytes, (first + count) * row_bytes,
          rows.data(), scratch, kBatchBytes);
   return rows;
-}
-
-std::string to_string(const Digest& digest) {
-  return fmt::format("gck2:{}:{}:{}", hex({digest.low, digest.high}), digest.tensors, digest.bytes);
-}
-
-std::optional<Digest> parse_digest(std::string_view text) {
-  constexpr std::string_view kPrefix = "gck2:";
-  constexpr std::size_t kHexDigits = 32;
-  if (!text.starts_with(kPrefix) || text.size() < kPrefix.size() + kHexDigits + 1) return std::nullopt;
-  text.remove_prefix(kPrefix.size());
-  const std::string_view counts = text.substr(kHexDigits + 1);
-  const std::size_t colon = counts.find(':');
-  if (text[kHexDigits] != ':' || colon == std::string_view::npos) return std::nullopt;
-  const auto high = parse_number<u64>(text.substr(0, 16), 16), low = parse_number<u64>(text.substr(16, 16), 16);
-  const auto tensors = parse_number<i64>(counts.substr(0, colon)), bytes = parse_number<i64>(counts.substr(colon + 1));
-  if (!high || !low || !tensors || !bytes) return std::nullopt;
-  return Digest{*low, *high, *tensors, *bytes};
 }
 
 }  // namespace glu_ckpt

@@ -5,11 +5,12 @@
 #include <span>
 #include <vector>
 
+#include "exec/items.hpp"
 #include "exec/range_reader.hpp"
+#include "glu_ckpt/verify.hpp"
 #include "layout/placement.hpp"
 #include "plan/matrix_moves.hpp"
 #include "verify/compare_elements.hpp"
-#include "verify/items.hpp"
 
 namespace glu_ckpt {
 

@@ -8,10 +8,10 @@
 
 #include "core/fail.hpp"
 #include "core/parallel.hpp"
+#include "exec/items.hpp"
 #include "exec/range_reader.hpp"
 #include "layout/placement.hpp"
 #include "plan/matrix_moves.hpp"
-#include "verify/items.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/hash.hpp"
-#include "glu_ckpt/verify.hpp"
+#include "glu_ckpt/layout.hpp"
 
 namespace glu_ckpt {
 

@@ -1,4 +1,4 @@
-#include "verify/items.hpp"
+#include "exec/items.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,15 +1,19 @@
 /// Leaves of the digest in bytes that pass: which rows and blocks lie in them, by the model's own placements.
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <numeric>
 
+#include "core/parse_number.hpp"
 #include "exec/backends.hpp"
 #include "exec/host_buffer.hpp"
+#include "exec/items.hpp"
 #include "exec/move_parts.hpp"
+#include "glu_ckpt/digest.hpp"
 #include "layout/placement.hpp"
 #include "plan/matrix_moves.hpp"
-#include "verify/items.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -279,6 +283,24 @@ std::string first_unlike(const ModelShape& a, const ModelShape& b) {
   const auto [x, y] = std::ranges::mismatch(left, right, is_same_item);
   if (x != left.end()) return x->label();
   return y == right.end() ? std::string() : y->label();
+}
+
+std::string to_string(const Digest& digest) {
+  return fmt::format("gck2:{}:{}:{}", hex({digest.low, digest.high}), digest.tensors, digest.bytes);
+}
+
+std::optional<Digest> parse_digest(std::string_view text) {
+  constexpr std::string_view kPrefix = "gck2:";
+  constexpr std::size_t kHexDigits = 32;
+  if (!text.starts_with(kPrefix) || text.size() < kPrefix.size() + kHexDigits + 1) return std::nullopt;
+  text.remove_prefix(kPrefix.size());
+  const std::string_view counts = text.substr(kHexDigits + 1);
+  const std::size_t colon = counts.find(':');
+  if (text[kHexDigits] != ':' || colon == std::string_view::npos) return std::nullopt;
+  const auto high = parse_number<u64>(text.substr(0, 16), 16), low = parse_number<u64>(text.substr(16, 16), 16);
+  const auto tensors = parse_number<i64>(counts.substr(0, colon)), bytes = parse_number<i64>(counts.substr(colon + 1));
+  if (!high || !low || !tensors || !bytes) return std::nullopt;
+  return Digest{*low, *high, *tensors, *bytes};
 }
 
 }  // namespace glu_ckpt
