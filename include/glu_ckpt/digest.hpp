@@ -1,14 +1,15 @@
 #pragma once
 /// The digest, and its leaves in bytes that pass.
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 
-#include "glu_ckpt/execute.hpp"
 #include "glu_ckpt/layout.hpp"
+#include "glu_ckpt/plan.hpp"
 
 namespace glu_ckpt {
 
@@ -27,20 +28,34 @@ struct Digest {
 std::string to_string(const Digest& digest);
 std::optional<Digest> parse_digest(std::string_view text);
 
+/// Leaves of the digest, summed mod 2^128, how many they are, and of how many bytes.
+struct LeafSum {
+  u64 low = 0;
+  u64 high = 0;
+  i64 leaves = 0;
+  i64 bytes = 0;
+  LeafSum& operator+=(const LeafSum& other);
+  bool operator==(const LeafSum&) const = default;
+};
+
 /// The leaves of a model whose bytes pass somewhere else, such as a conversion's, in any order. It finds them through
-/// the placements of its own recognition, never through a plan.
-class ModelLeaves final : public LeafHasher {
+/// the placements of its own recognition, never through a plan. Thread safe.
+class ModelLeaves {
  public:
   /// Keeps references to both.
   ModelLeaves(const Inventory& inventory, const Recognition& recognition);
-  ~ModelLeaves() override;
+  ~ModelLeaves();
   ModelLeaves(const ModelLeaves&) = delete;
   ModelLeaves& operator=(const ModelLeaves&) = delete;
 
-  void add(std::size_t tensor, i64 offset, std::span<const std::byte> bytes, LeafSum& sum) const override;
+  /// Adds every leaf that lies wholly in `bytes`, which begin at `offset` of `tensor`.
+  void add(std::size_t tensor, i64 offset, std::span<const std::byte> bytes, LeafSum& sum) const;
+  /// Adds only those leaves that `moves` read; their offsets count from the tensor's first byte.
   void add_used(std::size_t tensor, i64 offset, std::span<const std::byte> bytes, std::span<const Move> moves,
-                LeafSum& sum) const override;
-  i64 cut(std::size_t tensor, i64 begin, i64 end) const override;
+                LeafSum& sum) const;
+  /// Returns where to cut [begin, end) of a tensor so that no leaf is cut: the last such place at or before `end`, else
+  /// the first one behind it, else `end`.
+  i64 cut(std::size_t tensor, i64 begin, i64 end) const;
   /// The model's digest, where `sum` has as many leaves, of as many bytes, as the model. Absent where some passed in
   /// parts only, such as rows of a transposed matrix that no buffer held whole.
   std::optional<Digest> digest(const LeafSum& sum) const;

@@ -10,19 +10,10 @@
 #include <vector>
 
 #include "glu_ckpt/checkpoint.hpp"
+#include "glu_ckpt/digest.hpp"
 #include "glu_ckpt/plan.hpp"
 
 namespace glu_ckpt {
-
-/// Leaves of the digest, summed mod 2^128, how many they are, and of how many bytes.
-struct LeafSum {
-  u64 low = 0;
-  u64 high = 0;
-  i64 leaves = 0;
-  i64 bytes = 0;
-  LeafSum& operator+=(const LeafSum& other);
-  bool operator==(const LeafSum&) const = default;
-};
 
 /// Takes the bytes of an output (src/io/sink.hpp).
 class Sink;
@@ -32,20 +23,6 @@ class ClonePlan;
 
 /// Notes what is written (src/exec/done_log.hpp).
 class DoneLog;
-
-/// Hashes the leaves (rows, blocks) that lie in bytes of a checkpoint's tensors, wherever those pass. Thread safe.
-class LeafHasher {
- public:
-  virtual ~LeafHasher() = default;
-  /// Adds every leaf that lies wholly in `bytes`, which begin at `offset` of `tensor`.
-  virtual void add(std::size_t tensor, i64 offset, std::span<const std::byte> bytes, LeafSum& sum) const = 0;
-  /// Adds only those leaves that `moves` read; their offsets count from the tensor's first byte.
-  virtual void add_used(std::size_t tensor, i64 offset, std::span<const std::byte> bytes, std::span<const Move> moves,
-                        LeafSum& sum) const = 0;
-  /// Returns where to cut [begin, end) of a tensor so that no leaf is cut: the last such place at or before `end`, else
-  /// the first one behind it, else `end`.
-  virtual i64 cut(std::size_t tensor, i64 begin, i64 end) const = 0;
-};
 
 /// The time that all workers spent on each kind of work, in nanoseconds.
 struct StageTimes {
@@ -161,9 +138,9 @@ struct ExecuteOptions {
   i64 memory_bytes = i64{1} << 30;
   /// Called with the bytes finished since the last call, from any worker thread.
   std::function<void(i64)> on_progress;
-  /// The hashers of the source and of the output; null where nothing is hashed.
-  const LeafHasher* source_leaves = nullptr;
-  const LeafHasher* output_leaves = nullptr;
+  /// The leaves of the source and of the output; null where nothing is hashed.
+  const ModelLeaves* source_leaves = nullptr;
+  const ModelLeaves* output_leaves = nullptr;
   /// The outputs, of BF16 or F32, whose NaN elements are counted; sorted.
   std::vector<std::size_t> count_nans_of;
   /// Notes each range once it is written; null: nobody wants to know.

@@ -16,7 +16,7 @@ constexpr i64 kElementBytes = 16;
 
 /// The ranges of the outputs that are no share of part `number`: what comes before it, and behind it. Parts have equal
 /// numbers of bytes, but for leaves, which are not cut; any machine finds the same ones.
-std::vector<DoneRange> shares_of_others(const Plan& plan, const LeafHasher& leaves, i64 number, i64 parts) {
+std::vector<DoneRange> shares_of_others(const Plan& plan, const ModelLeaves& leaves, i64 number, i64 parts) {
   const auto cut = [&](i64 before) {
     // Without a product of all bytes, which may not fit.
     i64 wanted = plan.bytes / parts * before + plan.bytes % parts * before / parts;

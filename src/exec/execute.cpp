@@ -250,7 +250,7 @@ class Execution {
     std::vector<Task> parts;
     for (i64 begin = task.begin; begin < task.end;) {
       const i64 wanted = std::min(task.end, begin + part_bytes);
-      const LeafHasher* const leaves = options_.output_leaves;
+      const ModelLeaves* const leaves = options_.output_leaves;
       const i64 end = leaves == nullptr ? wanted : std::min(task.end, leaves->cut(task.tensor, begin, wanted));
       parts.push_back({task.tensor, begin, end, false});
       begin = end;

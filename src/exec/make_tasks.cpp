@@ -42,7 +42,7 @@ i64 longest_task(const Plan& plan, const Backend& backend) {
 class Cutter {
  public:
   /// `clones` is null unless they have some of the tensor; then they say where it is cut.
-  Cutter(const Plan& plan, std::size_t tensor, const Backend& backend, i64 buffer_bytes, const LeafHasher* leaves,
+  Cutter(const Plan& plan, std::size_t tensor, const Backend& backend, i64 buffer_bytes, const ModelLeaves* leaves,
          const ClonePlan* clones = nullptr)
       : tensor_(tensor), buffer_bytes_(buffer_bytes / kElementBytes * kElementBytes), leaves_(leaves), clones_(clones) {
     const std::span<const Move> moves = moves_of(plan, tensor);
@@ -75,7 +75,7 @@ class Cutter {
 
   std::size_t tensor_;
   i64 buffer_bytes_;
-  const LeafHasher* leaves_;
+  const ModelLeaves* leaves_;
   const ClonePlan* clones_;
   bool short_runs_ = false;
   i64 size_ = 0;
@@ -95,7 +95,7 @@ WorkerPlan plan_workers(const Plan& plan, const Backend& backend, const ExecuteO
 }
 
 std::vector<Task> cut_tasks(const Plan& plan, std::size_t tensor, std::span<const ByteRange> ranges,
-                            const Backend& backend, i64 buffer_bytes, const LeafHasher* leaves) {
+                            const Backend& backend, i64 buffer_bytes, const ModelLeaves* leaves) {
   const Cutter cutter(plan, tensor, backend, buffer_bytes, leaves);
   std::vector<Task> tasks;
   for (const ByteRange& range : ranges) cutter.cut(range.begin, range.end, tasks);

@@ -33,7 +33,7 @@ WorkerPlan plan_workers(const Plan& plan, const Backend& backend, const ExecuteO
 
 /// Cuts ranges of a tensor into tasks that hold no more than `buffer_bytes`, unless one leaf does; in order.
 std::vector<Task> cut_tasks(const Plan& plan, std::size_t tensor, std::span<const ByteRange> ranges,
-                            const Backend& backend, i64 buffer_bytes, const LeafHasher* leaves);
+                            const Backend& backend, i64 buffer_bytes, const ModelLeaves* leaves);
 
 /// The tasks for all bytes but those of `options.done`, in the order of the outputs. Tensors that options.clones has
 /// are cut into long tasks, others as cut_tasks() does.

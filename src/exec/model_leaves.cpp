@@ -217,6 +217,15 @@ struct ModelLeaves::Parts {
   static i64 number_of_blocks(const Item& item) { return (item.bytes + kLeafBlockBytes - 1) / kLeafBlockBytes; }
 };
 
+LeafSum& LeafSum::operator+=(const LeafSum& other) {
+  const u64 sum = low + other.low;
+  high += other.high + (sum < low ? 1 : 0);
+  low = sum;
+  leaves += other.leaves;
+  bytes += other.bytes;
+  return *this;
+}
+
 ModelLeaves::ModelLeaves(const Inventory& inventory, const Recognition& recognition)
     : parts_(std::make_unique<Parts>()) {
   std::vector<Item>& items = parts_->items = list_items(inventory, recognition);

@@ -1,4 +1,4 @@
-/// Reads for one range of the output, and the sums of leaves that go with ranges.
+/// Reads for one range of the output, and the sums of leaves that go with it.
 
 #include "exec/range_reader.hpp"
 
@@ -24,15 +24,6 @@ class Stopwatch {
 
 }  // namespace
 
-LeafSum& LeafSum::operator+=(const LeafSum& other) {
-  const u64 sum = low + other.low;
-  high += other.high + (sum < low ? 1 : 0);
-  low = sum;
-  leaves += other.leaves;
-  bytes += other.bytes;
-  return *this;
-}
-
 RangeSums& RangeSums::operator+=(const RangeSums& other) {
   source += other.source;
   output += other.output;
@@ -46,9 +37,9 @@ void RangeReader::read_runs(std::vector<Run>& runs) {
     const Stopwatch watch(reading_ns_);
     read_sorted(runs);
   }
-  if (hasher_ == nullptr) return;
+  if (leaves_ == nullptr) return;
   const Stopwatch watch(hashing_ns_);
-  for (const Run& run : runs) hasher_->add(run.tensor, run.offset, run.out, sum_);
+  for (const Run& run : runs) leaves_->add(run.tensor, run.offset, run.out, sum_);
 }
 
 void RangeReader::read_sorted(std::span<const Run> runs) const {
@@ -69,9 +60,9 @@ void RangeReader::read_window(std::size_t tensor, i64 offset, std::span<std::byt
     const Stopwatch watch(reading_ns_);
     source_.read(tensor, offset, out);
   }
-  if (hasher_ == nullptr) return;
+  if (leaves_ == nullptr) return;
   const Stopwatch watch(hashing_ns_);
-  hasher_->add_used(tensor, offset, out, moves, sum_);
+  leaves_->add_used(tensor, offset, out, moves, sum_);
 }
 
 }  // namespace glu_ckpt

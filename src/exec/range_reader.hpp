@@ -14,7 +14,7 @@ namespace glu_ckpt {
 /// it.
 class RangeReader {
  public:
-  explicit RangeReader(const Source& source, const LeafHasher* hasher = nullptr) : source_(source), hasher_(hasher) {}
+  explicit RangeReader(const Source& source, const ModelLeaves* leaves = nullptr) : source_(source), leaves_(leaves) {}
 
   /// A run of which every byte is wanted.
   struct Run {
@@ -36,7 +36,7 @@ class RangeReader {
   void read_sorted(std::span<const Run> runs) const;
 
   const Source& source_;
-  const LeafHasher* hasher_;
+  const ModelLeaves* leaves_;
   LeafSum sum_;
   i64 reading_ns_ = 0;
   i64 hashing_ns_ = 0;
