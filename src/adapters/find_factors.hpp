@@ -28,17 +28,29 @@ struct RowScales {
   i64 step = 0;
 };
 
-/// One line of a weight, `count` elements of `dtype` from `data` on: element c becomes itself plus scale times the sum
-/// over j of coefficients[j] * vectors[j * stride + c], summed in fp32 with j ascending and one rounding for each j,
-/// then rounded to `dtype`, to nearest even; with `scales`, multiplied by those before.
-void add_product(std::span<const float> coefficients, const float* vectors, i64 stride, const Merging& merging,
-                 Dtype dtype, std::byte* data, i64 count, const RowScales& scales = {},
-                 SimdLevel level = simd_levels().front());
+/// A line of a weight: where it is stored, and its coefficients, one for each of the vectors that its lines share.
+struct ProductLine {
+  const float* coefficients = nullptr;
+  std::byte* data = nullptr;
+  RowScales scales = {};
+};
+
+/// The vectors of lines: vector j from values + j * stride on.
+struct ProductVectors {
+  const float* values = nullptr;
+  i64 rank = 0;
+  i64 stride = 0;
+};
+
+/// Lines of a weight, `count` elements of `dtype` each: element c becomes itself plus scale times the sum over j of
+/// coefficients[j] * values[j * stride + c], summed in fp32 with j ascending and one rounding for each j, then rounded
+/// to `dtype`, to nearest even; with `scales`, multiplied by those before. Four lines at a time take the least time.
+void add_product(std::span<const ProductLine> lines, const ProductVectors& vectors, const Merging& merging, Dtype dtype,
+                 i64 count, SimdLevel level = simd_levels().front());
 
 /// Does the same for checks, one element after the other.
-void add_product_one_by_one(std::span<const float> coefficients, const float* vectors, i64 stride,
-                            const Merging& merging, Dtype dtype, std::byte* data, i64 count,
-                            const RowScales& scales = {});
+void add_product_one_by_one(std::span<const ProductLine> lines, const ProductVectors& vectors, const Merging& merging,
+                            Dtype dtype, i64 count);
 
 /// How an adapter is merged.
 struct MergeAnswers {

@@ -138,15 +138,19 @@ class MergedSource final : public Source {
     }
   }
 
-  void add(const MergedMatrix& merged, const Lines& lines, i64 line, const float* vectors, i64 stride, Dtype dtype,
-           std::byte* data, i64 count, const RowScales& scales) const {
-    const auto rank = static_cast<std::size_t>(merged.factors.rank);
-    const auto coefficients = std::span(lines.coefficients).subspan(static_cast<std::size_t>(line) * rank, rank);
-    const Merging& merging = merged.merging;
+  /// Adds to lines, of which each is `count` elements from the `begin`-th on.
+  void add(const MergedMatrix& merged, const Lines& lines, std::span<const ProductLine> to, i64 begin, Dtype dtype,
+           i64 count) const {
+    const i64 rank = merged.factors.rank, length = std::ssize(lines.vectors) / rank;
+    const ProductVectors vectors{lines.vectors.data() + begin, rank, length};
     if (path_ == MergePath::Fast)
-      add_product(coefficients, vectors, stride, merging, dtype, data, count, scales, level_);
+      add_product(to, vectors, merged.merging, dtype, count, level_);
     else
-      add_product_one_by_one(coefficients, vectors, stride, merging, dtype, data, count, scales);
+      add_product_one_by_one(to, vectors, merged.merging, dtype, count);
+  }
+
+  static const float* coefficients_of(const MergedMatrix& merged, const Lines& lines, i64 line) {
+    return lines.coefficients.data() + line * merged.factors.rank;
   }
 
   static RowScales scales_of(const Lines& lines, i64 row, i64 step) {
@@ -176,8 +180,8 @@ class MergedSource final : public Source {
                        stored.data() + (row_offset(matrix.place, row) - matrix.place.offset),
                        static_cast<std::size_t>(size));
       widen_row(stored.data(), matrix.dtype, sums);
-      add(merged, lines, line, lines.vectors.data(), length, Dtype::F32, reinterpret_cast<std::byte*>(sums.data()),
-          length, {});
+      const ProductLine one{coefficients_of(merged, lines, line), reinterpret_cast<std::byte*>(sums.data())};
+      add(merged, lines, {&one, 1}, 0, Dtype::F32, length);
       for (i64 at = 0; at < length; ++at) {
         const double sum = static_cast<double>(sums[static_cast<std::size_t>(at)]);
         squares[static_cast<std::size_t>(by_columns ? at : line)] += sum * sum;
@@ -190,36 +194,61 @@ class MergedSource final : public Source {
   void merge_rows(const MergedMatrix& merged, const Lines& lines, i64 offset, std::span<std::byte> out) const {
     const Matrix& matrix = merged.matrix;
     const i64 size = matrix.element_bytes;
+    // All rows but the first and the last are whole.
+    std::vector<ProductLine> alike;
+    i64 begin = 0, end = 0;
+    const auto add_alike = [&] {
+      if (!alike.empty()) add(merged, lines, alike, begin, matrix.dtype, end - begin);
+      alike.clear();
+    };
     for (i64 row = 0; row < matrix.rows; ++row) {
       const i64 start = row_offset(matrix.place, row);
-      const i64 begin = std::clamp<i64>((offset - start) / size, 0, matrix.cols);
-      const i64 end = std::clamp<i64>((offset + std::ssize(out) - start) / size, 0, matrix.cols);
-      if (offset + std::ssize(out) <= start || begin >= end) continue;
-      add(merged, lines, row, lines.vectors.data() + begin, matrix.cols, matrix.dtype,
-          out.data() + (start + begin * size - offset), end - begin, scales_of(lines, row, 0));
+      const i64 first = std::clamp<i64>((offset - start) / size, 0, matrix.cols);
+      const i64 last = std::clamp<i64>((offset + std::ssize(out) - start) / size, 0, matrix.cols);
+      if (offset + std::ssize(out) <= start || first >= last) continue;
+      if (first != begin || last != end) add_alike();
+      begin = first;
+      end = last;
+      alike.push_back({coefficients_of(merged, lines, row), out.data() + (start + begin * size - offset),
+                       scales_of(lines, row, 0)});
     }
+    add_alike();
   }
 
   /// Does the same for weights [in, out], whose lines are columns: an input's weights of all outputs.
   void merge_columns(const MergedMatrix& merged, const Lines& lines, i64 offset, std::span<std::byte> out) const {
     const Matrix& matrix = merged.matrix;
-    const i64 size = matrix.element_bytes, end = offset + std::ssize(out);
-    std::vector<std::byte> line(static_cast<std::size_t>(matrix.rows * size));
+    const i64 size = matrix.element_bytes, end = offset + std::ssize(out), bytes = matrix.rows * size;
+    std::vector<i64> places(static_cast<std::size_t>(matrix.rows));
+    for (i64 row = 0; row < matrix.rows; ++row)
+      places[static_cast<std::size_t>(row)] = row_offset(matrix.place, row) - offset;
+    std::vector<i64> columns;
     for (i64 col = 0; col < matrix.cols; ++col) {
-      const i64 shift = col * matrix.place.col_step;
-      if (row_offset(matrix.place, 0) + shift >= end ||
-          row_offset(matrix.place, matrix.rows - 1) + shift + size <= offset)
-        continue;
+      const i64 shift = offset + col * matrix.place.col_step;
+      if (places.front() + shift < end && places.back() + shift + size > offset) columns.push_back(col);
+    }
+    constexpr std::size_t kAtOnce = 16;
+    std::vector<std::byte> gathered(kAtOnce * static_cast<std::size_t>(bytes));
+    for (std::size_t first = 0; first < columns.size(); first += kAtOnce) {
+      const auto some = std::span(columns).subspan(first, std::min(kAtOnce, columns.size() - first));
+      // Calls use(its element in `gathered`, its element in `out`) for each weight of these columns that is in `out`.
       const auto for_each = [&](const auto& use) {
-        for (i64 row = 0; row < matrix.rows; ++row) {
-          const i64 at = row_offset(matrix.place, row) + shift;
-          if (at >= offset && at < end) use(line.data() + row * size, out.data() + (at - offset));
+        std::byte* line = gathered.data();
+        for (const i64 col : some) {
+          const i64 shift = col * matrix.place.col_step;
+          for (i64 row = 0; row < matrix.rows; ++row, line += size) {
+            const i64 at = places[static_cast<std::size_t>(row)] + shift;
+            if (at >= 0 && at < std::ssize(out)) use(line, out.data() + at);
+          }
         }
       };
+      std::vector<ProductLine> to;
+      for (const i64 col : some)
+        to.push_back(
+            {coefficients_of(merged, lines, col), gathered.data() + std::ssize(to) * bytes, scales_of(lines, 0, 1)});
       for_each(
           [&](std::byte* one, const std::byte* stored) { std::memcpy(one, stored, static_cast<std::size_t>(size)); });
-      add(merged, lines, col, lines.vectors.data(), matrix.rows, matrix.dtype, line.data(), matrix.rows,
-          scales_of(lines, 0, 1));
+      add(merged, lines, to, 0, matrix.dtype, matrix.rows);
       for_each(
           [&](const std::byte* one, std::byte* stored) { std::memcpy(stored, one, static_cast<std::size_t>(size)); });
     }
@@ -240,23 +269,23 @@ class MergedSource final : public Source {
     const Factors& factors = merged.factors;
     const Matrix& matrix = merged.matrix;
     const i64 rank = factors.rank;
-    const auto element = [](const Matrix& stored, const Widened& values, i64 row, i64 col) {
-      return values.values[static_cast<std::size_t>((row_offset(stored.place, row) + col * stored.place.col_step) /
-                                                    stored.element_bytes)];
-    };
     const Matrix in_a = matrix_of_a(factors), in_b = matrix_of_b(factors);
     const auto a = factor(in_a.tensor), b = factor(in_b.tensor);
-    const auto input = [&](i64 j, i64 col) { return element(in_a, *a, j, col); };
-    const auto output = [&](i64 j, i64 row) { return element(in_b, *b, row, j); };
     const bool by_columns = is_transposed(matrix);
-    const i64 count = by_columns ? matrix.cols : matrix.rows, length = by_columns ? matrix.rows : matrix.cols;
+    // Writes [rows, cols] of a factor, or turned to [cols, rows].
+    const auto write = [](const Matrix& stored, const Widened& from, i64 rows, i64 cols, bool turned, float* to) {
+      const i64 step = stored.place.col_step / stored.element_bytes;
+      for (i64 row = 0; row < rows; ++row) {
+        const float* const first = from.values.data() + row_offset(stored.place, row) / stored.element_bytes;
+        for (i64 col = 0; col < cols; ++col) to[turned ? col * rows + row : row * cols + col] = first[col * step];
+      }
+    };
+    // A is [rank, in], B [out, rank].
     Lines lines;
-    lines.vectors.reserve(static_cast<std::size_t>(rank * length));
-    lines.coefficients.reserve(static_cast<std::size_t>(rank * count));
-    for (i64 j = 0; j < rank; ++j)
-      for (i64 at = 0; at < length; ++at) lines.vectors.push_back(by_columns ? output(j, at) : input(j, at));
-    for (i64 line = 0; line < count; ++line)
-      for (i64 j = 0; j < rank; ++j) lines.coefficients.push_back(by_columns ? input(j, line) : output(j, line));
+    lines.vectors.resize(static_cast<std::size_t>(rank * (by_columns ? matrix.rows : matrix.cols)));
+    lines.coefficients.resize(static_cast<std::size_t>(rank * (by_columns ? matrix.cols : matrix.rows)));
+    write(in_a, *a, rank, matrix.cols, by_columns, by_columns ? lines.coefficients.data() : lines.vectors.data());
+    write(in_b, *b, matrix.rows, rank, by_columns, by_columns ? lines.vectors.data() : lines.coefficients.data());
     if (merged.magnitudes) scale_rows(merged, lines);
     return lines;
   }

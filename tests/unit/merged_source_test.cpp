@@ -36,22 +36,35 @@ std::vector<std::byte> stored(const std::vector<float>& values, Dtype dtype) {
 TEST(AddProduct, EveryLevelGivesTheBitsOfOneElementAfterTheOther) {
   int differing_forms = 0;
   for (const Dtype dtype : {Dtype::BF16, Dtype::F16, Dtype::F32})
-    for (const std::size_t rank : {1U, 5U, 16U, 64U})
+    for (const i64 rank : {1, 5, 16, 64})
       for (const i64 count : {1, 7, 16, 33, 511, 512, 513, 1400}) {
-        const auto coefficients = numbers(rank, 1), vectors = numbers(rank * 1500, 2);
+        constexpr std::size_t kLines = 7;
+        const auto values = numbers(static_cast<std::size_t>(rank) * 1500, 2);
+        const ProductVectors vectors{values.data(), rank, 1500};
         std::vector<std::byte> forms[2];
         for (const bool rounds : {false, true}) {
           const Merging merging{1.7F, rounds};
-          const auto start = stored(numbers(static_cast<std::size_t>(count), 3), dtype);
+          const std::vector<std::byte> start = stored(numbers(kLines * static_cast<std::size_t>(count), 3), dtype);
+          const std::vector<float> coefficients = numbers(kLines * static_cast<std::size_t>(rank), 1);
+          const auto lines_in = [&](std::vector<std::byte>& bytes) {
+            std::vector<ProductLine> lines;
+            for (i64 line = 0; line < static_cast<i64>(kLines); ++line)
+              // DoRA's numbers, one for each element or one for the line, or none.
+              lines.push_back({coefficients.data() + line * rank,
+                               bytes.data() + line * count * (dtype_bits(dtype) / 8),
+                               {line % 3 == 0 ? nullptr : values.data() + line, line % 3 == 1 ? 1 : 0}});
+            return lines;
+          };
           auto expected = start;
-          // DoRA's numbers, one for each element.
-          const RowScales scales{count % 2 == 0 ? vectors.data() : nullptr, 1};
-          add_product_one_by_one(coefficients, vectors.data(), 1500, merging, dtype, expected.data(), count, scales);
-          for (const SimdLevel level : simd_levels()) {
-            auto got = start;
-            add_product(coefficients, vectors.data(), 1500, merging, dtype, got.data(), count, scales, level);
-            ASSERT_EQ(got, expected) << dtype_name(dtype) << " " << rank << " " << count;
-          }
+          add_product_one_by_one(lines_in(expected), vectors, merging, dtype, count);
+          for (const SimdLevel level : simd_levels())
+            for (const std::size_t first : {std::size_t{0}, std::size_t{3}}) {
+              auto got = start;
+              const std::vector<ProductLine> lines = lines_in(got);
+              add_product(std::span(lines).first(first), vectors, merging, dtype, count, level);
+              add_product(std::span(lines).subspan(first), vectors, merging, dtype, count, level);
+              ASSERT_EQ(got, expected) << dtype_name(dtype) << " " << rank << " " << count;
+            }
           forms[rounds] = expected;
         }
         differing_forms += forms[0] != forms[1] ? 1 : 0;
