@@ -180,9 +180,9 @@ void CellEncoder::load(i64 begin, i64 end) {
     raise_greatest(stored_row(row), cells_.cols(), dtype(), cells_.cell_cols(),
                    greatest_.data() + row / cells_.cell_rows() * cells_.grid_cols(), level_);
   set_scales();
-  tables_.clear();
-  if (path_ == EncodePath::Fast && cells_.cell_rows() * cells_.cell_cols() >= kLeastForCellTable)
-    tables_ = make_cell_tables(encoder_, factors_, dtype(), level_);
+  tables_ = path_ == EncodePath::Fast
+                ? CellTables(encoder_, factors_, dtype(), cells_.cell_rows() * cells_.cell_cols(), level_)
+                : CellTables();
   check_cells();
 }
 
@@ -215,7 +215,7 @@ void CellEncoder::put_codes(i64 row, std::byte* out) const {
   const i64 first_cell = of_row / cells_.cell_rows() * cells_.grid_cols();
   const float* const factors = factors_.data() + first_cell;
   if (!tables_.empty())
-    encode_row_by_tables(encoder_, weights, cells_.cols(), tables_.data() + first_cell, cells_.cell_cols(), out);
+    tables_.encode_row(encoder_, weights, cells_.cols(), static_cast<std::size_t>(first_cell), cells_.cell_cols(), out);
   else if (path_ == EncodePath::Plain)
     encode_row_by_search(encoder_, weights, cells_.cols(), dtype(), factors, cells_.cell_cols(), out);
   else

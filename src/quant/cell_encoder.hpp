@@ -129,8 +129,7 @@ class CellEncoder {
   i64 own_bytes_ = 0;
   std::vector<u32> scales_;
   std::vector<float> factors_;
-  /// Of all factors, or none.
-  std::vector<CellTable> tables_;
+  CellTables tables_;
   std::vector<float> greatest_;
 };
 

@@ -18,24 +18,31 @@
 
 namespace glu_ckpt {
 
-/// The codes of one cell's weights.
-struct CellTable {
-  /// Of weights without a sign whose exponent field is `exponent`, by their significand.
-  alignas(64) std::array<std::uint8_t, 128> codes{};
-  std::uint32_t exponent = 0;
-  float factor = 1;
+/// The tables of cells, by their factors.
+class CellTables {
+ public:
+  /// Makes none where the processor, the codes or the weights are of another kind, where a factor is so small or so
+  /// great that quotients in the middle of E4M3 belong to no finite BF16, and where a cell has too few weights to repay
+  /// its table.
+  CellTables(const Encoder& encoder, std::span<const float> factors, Dtype dtype, i64 weights_of_cell, SimdLevel level);
+  CellTables() = default;
+
+  bool empty() const { return cells_.empty(); }
+
+  /// Writes what encode_row() writes for `count` weights whose first cell is `first`.
+  void encode_row(const Encoder& encoder, const std::byte* weights, i64 count, std::size_t first, i64 cell_cols,
+                  std::byte* out) const;
+
+  /// The codes of weights without a sign whose exponent field is that of their cell, by their significand.
+  using Table = std::array<std::uint8_t, 128>;
+  struct Cell {
+    std::uint32_t exponent = 0;
+    float factor = 1;
+  };
+
+ private:
+  std::vector<Table> tables_;
+  std::vector<Cell> cells_;
 };
-
-/// The fewest weights of a cell that repay its table.
-inline constexpr i64 kLeastForCellTable = 512;
-
-/// Returns a table for each of the `factors`; none where the processor, the codes or the weights are of another kind,
-/// or where a factor is so small or so great that quotients in the middle of E4M3 belong to no finite BF16.
-std::vector<CellTable> make_cell_tables(const Encoder& encoder, std::span<const float> factors, Dtype dtype,
-                                        SimdLevel level);
-
-/// Writes what encode_row() writes, at the level of make_cell_tables().
-void encode_row_by_tables(const Encoder& encoder, const std::byte* weights, i64 count, const CellTable* tables,
-                          i64 cell_cols, std::byte* out);
 
 }  // namespace glu_ckpt

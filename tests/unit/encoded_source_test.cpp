@@ -156,36 +156,45 @@ bool has_byte_tables() {
 #endif
 }
 
-TEST(EncodeRowByTables, IsEncodeRowForAllFiniteWeights) {
+TEST(CellTables, EncodeAllFiniteWeightsAsEncodeRowDoes) {
   std::vector<std::uint16_t> bits;
   for (u32 sign : {0U, 0x8000U})
     for (u32 magnitude = 0; magnitude < 0x7f80; ++magnitude)
       bits.push_back(static_cast<std::uint16_t>(sign | magnitude));
   const std::byte* const weights = std::as_bytes(std::span(bits)).data();
   const i64 count = std::ssize(bits);
-  // Cells whose ends are no multiple of what an instruction takes.
+  // A cell whose end is no multiple of what an instruction takes.
   constexpr i64 kCell = 720;
+  const SimdLevel level = simd_levels().front();
   for (const QuantFormat* format : quant_formats())
     for (const EncoderRow& row : format->encoders) {
       const Encoder encoder = find_encoder(row.word, row.program);
-      for (const float factor : {1.0F, 0x1.fffffep-1F, 0.0123F, 0x1.000002p-9F, 417.3F, 0x1.9p-111F, 0x1.8p111F}) {
-        SCOPED_TRACE(fmt::format("{} {} {}", row.word, row.program, factor));
-        std::vector<float> factors(static_cast<std::size_t>((count + kCell - 1) / kCell), factor);
-        const auto tables = make_cell_tables(encoder, factors, Dtype::BF16, simd_levels().front());
-        if (encoder.codes != Codes::E4m3 || !has_byte_tables()) {
-          EXPECT_TRUE(tables.empty());
-          continue;
+      // All factors alike, each twice the one before, or all different.
+      for (const float step : {1.0F, 2.0F, 1.1F})
+        for (const float first : {1.0F, 0x1.fffffep-1F, 0.0123F, 0x1.000002p-9F, 417.3F, 0x1p-111F, 0x1.8p111F}) {
+          SCOPED_TRACE(fmt::format("{} {} {} {}", row.word, row.program, first, step));
+          std::vector<float> factors;
+          for (i64 cell = 0; cell * kCell < count; ++cell)
+            factors.push_back(cell % 3 == 0 || first > 1e30F ? first : factors.back() * step);
+          const CellTables tables(encoder, factors, Dtype::BF16, kCell, level);
+          if (encoder.codes != Codes::E4m3 || !has_byte_tables()) {
+            EXPECT_TRUE(tables.empty());
+            continue;
+          }
+          ASSERT_FALSE(tables.empty());
+          std::vector<std::byte> expected(bits.size()), made(bits.size());
+          encode_row(encoder, weights, count, Dtype::BF16, factors.data(), kCell, expected.data(), SimdLevel::Plain);
+          tables.encode_row(encoder, weights, count, 0, kCell, made.data());
+          EXPECT_EQ(made, expected);
+          tables.encode_row(encoder, weights + 2 * 2 * kCell, kCell, 2, kCell, made.data());
+          EXPECT_TRUE(std::equal(made.begin(), made.begin() + kCell, expected.begin() + 2 * kCell));
         }
-        ASSERT_EQ(tables.size(), factors.size());
-        std::vector<std::byte> expected(bits.size()), made(bits.size());
-        encode_row(encoder, weights, count, Dtype::BF16, factors.data(), kCell, expected.data(), SimdLevel::Plain);
-        encode_row_by_tables(encoder, weights, count, tables.data(), kCell, made.data());
-        EXPECT_EQ(made, expected);
-      }
-      for (const float factor : {0.0F, 0x1p-112F, 0x1p112F})
-        EXPECT_TRUE(make_cell_tables(encoder, {&factor, 1}, Dtype::BF16, simd_levels().front()).empty());
-      const float one = 1;
-      EXPECT_TRUE(make_cell_tables(encoder, {&one, 1}, Dtype::F32, simd_levels().front()).empty());
+      const auto is_empty = [&](float factor, Dtype dtype, i64 weights_of_cell) {
+        return CellTables(encoder, {&factor, 1}, dtype, weights_of_cell, level).empty();
+      };
+      for (const float factor : {0.0F, 0x1p-112F, 0x1p112F}) EXPECT_TRUE(is_empty(factor, Dtype::BF16, 128 * 128));
+      EXPECT_TRUE(is_empty(1, Dtype::F32, 128 * 128));
+      EXPECT_TRUE(is_empty(1, Dtype::BF16, 32));
     }
 }
 
