@@ -31,9 +31,10 @@ class FactorFinder {
   std::vector<MergedMatrix> find() {
     for (const ExpertBlock& block : model_.blocks)
       if (block.is_optimizer_state())
-        fail(ErrorCode::NotSupported, {{}, tensors_[block.matrices.front().tensor].name},
-             "'{}': an optimizer's state goes on from the weights before --merge; leave it out (--optimizer drop)",
-             tensors_[block.matrices.front().tensor].name);
+        fail_asking(
+            {"--optimizer"}, ErrorCode::NotSupported, {{}, tensors_[block.matrices.front().tensor].name},
+            "'{}': an optimizer's state goes on from the weights before --merge; leave it out (--optimizer drop)",
+            tensors_[block.matrices.front().tensor].name);
     AdaptedModel adapted = adapted_model(hub_naming(model_), model_.architecture.get());
     adapted.sizes = [&](const std::string& module) -> std::optional<PackedSizes> {
       const ExpertBlock* const block = block_of(module);

@@ -29,8 +29,12 @@ namespace {
 
 /// The value of an option that is asked for.
 std::string_view placeholder(std::string_view option) {
-  if (option == "--resume" || option == "--grow-rank") return "";
-  if (option == "--optimizer") return " drop";
+  // Those of which one value is the way on.
+  constexpr std::pair<std::string_view, std::string_view> kValues[] = {
+      {"--resume", ""},         {"--grow-rank", ""},   {"--allow-narrowing", ""},
+      {"--optimizer", " drop"}, {"--decode", " bf16"}, {"--unknown", " keep"}};
+  for (const auto& [name, value] : kValues)
+    if (name == option) return value;
   return option.ends_with("config") ? " FILE" : " ORDER";
 }
 

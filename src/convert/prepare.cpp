@@ -1,6 +1,9 @@
 /// Makes a proved plan from paths and options.
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <utility>
 
 #include "arch/dense_table.hpp"
 #include "convert/check_output.hpp"
@@ -170,9 +173,11 @@ void open_ends(Conversion& conversion, const SourceOpener& open) {
 
 }  // namespace
 
-Conversion prepare(const std::filesystem::path& input, const std::filesystem::path& output,
-                   const ConvertOptions& options, const RunOptions& run, CopyReading reading, Ranks& ranks,
-                   ConsumedFiles* consumed) {
+namespace {
+
+Conversion prepare_once(const std::filesystem::path& input, const std::filesystem::path& output,
+                        const ConvertOptions& options, const RunOptions& run, CopyReading reading, Ranks& ranks,
+                        ConsumedFiles* consumed) {
   at_first_rank(ranks, [&] {
     check_output(input, output, options);
     if (options.consume_source) check_consuming_options(input, options, ranks.size());
@@ -197,6 +202,76 @@ Conversion prepare(const std::filesystem::path& input, const std::filesystem::pa
   if (!conversion.source.recognition.copies.empty()) settle_copies(conversion, reading, ranks);
   if (options.consume_source) at_first_rank(ranks, [&] { check_consumable(conversion); });
   return conversion;
+}
+
+/// Gives the options a value with which a conversion may go on to what it would ask next; false where one has none.
+bool suppose(const std::vector<std::string>& asked, ConvertOptions& options) {
+  using Give = void (*)(ConvertOptions&);
+  constexpr std::pair<std::string_view, Give> kAnswers[] = {
+      {"--from-glu",
+       [](ConvertOptions& o) {
+         o.from.glu = Glu{Glu::Kind::Contiguous, 0};
+       }},
+      {"--from-shared-glu",
+       [](ConvertOptions& o) {
+         o.from.shared_glu = Glu{Glu::Kind::Contiguous, 0};
+       }},
+      {"--from-optimizer-glu",
+       [](ConvertOptions& o) {
+         o.from.optimizer_glu = Glu{Glu::Kind::Contiguous, 0};
+       }},
+      {"--optimizer", [](ConvertOptions& o) { o.from.drop_optimizer = true; }},
+      {"--unknown", [](ConvertOptions& o) { o.to.keep_unknown = true; }},
+      {"--decode", [](ConvertOptions& o) { o.from.decode = Dtype::BF16; }},
+      {"--allow-narrowing", [](ConvertOptions& o) { o.from.allow_narrowing = true; }},
+      {"--grow-rank", [](ConvertOptions& o) { o.from.grow_rank = true; }},
+  };
+  return std::ranges::all_of(asked, [&](const std::string& option) {
+    const auto answer = std::ranges::find(kAnswers, option, [](const auto& one) { return one.first; });
+    if (answer == std::end(kAnswers)) return false;
+    answer->second(options);
+    return true;
+  });
+}
+
+/// Goes on as if what an error asks for had been given, as long as the next error asks for something, too, and throws
+/// one that asks for all of it. Returns where there is no more.
+void ask_at_once(const Error& first, const std::filesystem::path& input, const std::filesystem::path& output,
+                 ConvertOptions options, RunOptions run) {
+  options.consume_source = false;
+  run.observer = nullptr;
+  run.device = "cpu";
+  std::vector<std::string> asked = first.missing_options(), news = asked;
+  std::string text = first.what();
+  const auto alone = make_single_rank();
+  while (!news.empty() && suppose(news, options)) {
+    news.clear();
+    try {
+      (void)prepare_once(input, output, options, run, CopyReading::Sample, *alone, nullptr);
+    } catch (const Error& next) {
+      if (next.code() == ErrorCode::Interrupted) throw;
+      for (const std::string& option : next.missing_options())
+        if (std::ranges::find(asked, option) == asked.end()) news.push_back(option);
+      if (!news.empty()) text += fmt::format(". Beyond that, {}", next.what());
+    }
+    asked.insert(asked.end(), news.begin(), news.end());
+  }
+  if (asked.size() > first.missing_options().size())
+    throw Error(first.code(), text, first.file(), first.tensor()).with_missing_options(std::move(asked));
+}
+
+}  // namespace
+
+Conversion prepare(const std::filesystem::path& input, const std::filesystem::path& output,
+                   const ConvertOptions& options, const RunOptions& run, CopyReading reading, Ranks& ranks,
+                   ConsumedFiles* consumed) {
+  try {
+    return prepare_once(input, output, options, run, reading, ranks, consumed);
+  } catch (const Error& error) {
+    // Ranks would each have to read the source again.
+    if (ranks.size() == 1) ask_at_once(error, input, output, options, run);
+    throw;
+  }
 }
 
 Conversion prepare_in_memory(const SourceOpener& open, const ConvertOptions& options, const RunOptions& run,

@@ -5,6 +5,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "glu_ckpt/error.hpp"
 
@@ -26,6 +27,14 @@ struct WhereAt {
 template <typename... Args>
 [[noreturn]] void fail(ErrorCode code, const Where& where, fmt::format_string<Args...> text, Args&&... args) {
   throw Error(code, fmt::format(text, std::forward<Args>(args)...), where.file, where.tensor);
+}
+
+/// The same where options would be the way on: those that take one value, or whose value is asked for.
+template <typename... Args>
+[[noreturn]] void fail_asking(std::vector<std::string> options, ErrorCode code, const Where& where,
+                              fmt::format_string<Args...> text, Args&&... args) {
+  throw Error(code, fmt::format(text, std::forward<Args>(args)...), where.file, where.tensor)
+      .with_missing_options(std::move(options));
 }
 
 /// "FILE: byte N", or "FILE" where no byte is known.

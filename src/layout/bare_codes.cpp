@@ -115,9 +115,9 @@ void check_codes_are_named(const Inventory& inventory, const Recognition& model,
   for (const DenseMatrix& dense : model.dense) {
     const TensorRef& tensor = inventory.tensors[dense.matrix.tensor];
     if (is_weight(dense.matrix.kind) && holds_codes(tensor.dtype))
-      fail(ErrorCode::NoSpelling, {{}, tensor.name},
-           "'{}' is {} {}, and naming {} has no place for its scales; decode the weights (--decode bf16)", tensor.name,
-           dtype_name(tensor.dtype), shape_text(tensor.shape), naming);
+      fail_asking({"--decode"}, ErrorCode::NoSpelling, {{}, tensor.name},
+                  "'{}' is {} {}, and naming {} has no place for its scales; decode the weights (--decode bf16)",
+                  tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape), naming);
   }
 }
 

@@ -227,10 +227,11 @@ class DtypeChooser {
            "first convert to a layout that has them apart",
            stored.name, by->pattern, *without);
     if (is_narrowing(stored.dtype, *chosen) && !answers_.allow_narrowing)
-      fail(ErrorCode::NotExact, {{}, stored.name},
-           "'{}' is {}, and --dtype {} would round it to {}: --allow-narrowing lets it, to nearest even, and says how "
-           "many elements change",
-           stored.name, dtype_name(stored.dtype), answers_.dtypes, dtype_name(*chosen));
+      fail_asking(
+          {"--allow-narrowing"}, ErrorCode::NotExact, {{}, stored.name},
+          "'{}' is {}, and --dtype {} would round it to {}: --allow-narrowing lets it, to nearest even, and says how "
+          "many elements change",
+          stored.name, dtype_name(stored.dtype), answers_.dtypes, dtype_name(*chosen));
     return chosen;
   }
 

@@ -221,9 +221,9 @@ void encode_weights(std::unique_ptr<Source>& source, const SourceAnswers& answer
   Recognition model = recognize_source(*source, hints, answers);
   if (is_encoded(*source, hints, model, encoder)) return;
   if (model.architecture == nullptr)
-    fail(ErrorCode::NoMap, {source->path().string(), {}},
-         "{}: --encode {} would have to know which matrices its servers leave as they are, and {}",
-         source->path().string(), encoder.row.word, model.no_architecture);
+    fail_without_model(*source, hints, model, answers,
+                       fmt::format("--encode {} would have to know which matrices its servers leave as they are, and",
+                                   encoder.row.word));
   take_own_form(encoder, model);
   lay_out_apart(source, hints, model);
   model = recognize_source(*source, hints_of(*source, answers), answers);

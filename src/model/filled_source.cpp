@@ -74,18 +74,8 @@ struct HubModel {
 HubModel as_hub(std::unique_ptr<Source>& source, const SourceAnswers& answers) {
   HubModel hub{hints_of(*source, answers), {}};
   hub.model = recognize_source(*source, hub.hints, answers);
-  if (hub.model.architecture == nullptr) {
-    const bool has_no_config = hub.hints.config.empty() && answers.config_file.empty();
-    const std::string path = source->path().string();
-    throw Error(
-        ErrorCode::NoMap,
-        fmt::format("{}: --fill-from has to know what the model lacks, and {}{}", path, hub.model.no_architecture,
-                    has_no_config ? "; --from-config FILE says it: the config.json of the model that the run "
-                                    "began with"
-                                  : ""),
-        path)
-        .with_missing_options(has_no_config ? std::vector<std::string>{"--from-config"} : std::vector<std::string>());
-  }
+  if (hub.model.architecture == nullptr)
+    fail_without_model(*source, hub.hints, hub.model, answers, "--fill-from has to know what the model lacks, and");
   if (is_hub_form(hub.model)) return hub;
   // What is missing is what this is about.
   std::erase_if(hub.model.flaws, [](const ModelFlaw& flaw) { return flaw.code == ErrorCode::ModelIncomplete; });

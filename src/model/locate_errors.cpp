@@ -56,18 +56,22 @@ std::string decode_hint(const Error& error, const Source& source) {
 
 void fail_located(const Error& error, const Source& source, bool decoding) {
   const ExitStatus status = exit_status(error.code());
-  if (!error.missing_options().empty() && error.file().empty())
+  if (!error.missing_options().empty() && error.file().empty() && error.tensor().empty())
     throw Error(error.code(), source.path().string() + ": " + error.what(), source.path().string())
         .with_missing_options(error.missing_options());
   if (!error.file().empty() || (status != ExitStatus::BrokenInput && status != ExitStatus::Refused)) throw error;
   const std::string hint = decoding ? std::string() : decode_hint(error, source);
   const auto& tensors = source.inventory().tensors;
   const auto named = std::ranges::find(tensors, error.tensor(), &TensorRef::name);
-  if (error.tensor().empty() || named == tensors.end())
-    fail_at(error.code(), {source.path().string(), std::nullopt, error.tensor()}, "{}{}", error.what(), hint);
-  // A sound tensor that cannot be converted has no byte at fault.
-  const auto offset = status == ExitStatus::BrokenInput ? std::optional(named->offset) : std::nullopt;
-  fail_at(error.code(), {file_of(source, *named).string(), offset, error.tensor()}, "{}{}", error.what(), hint);
+  try {
+    if (error.tensor().empty() || named == tensors.end())
+      fail_at(error.code(), {source.path().string(), std::nullopt, error.tensor()}, "{}{}", error.what(), hint);
+    // A sound tensor that cannot be converted has no byte at fault.
+    const auto offset = status == ExitStatus::BrokenInput ? std::optional(named->offset) : std::nullopt;
+    fail_at(error.code(), {file_of(source, *named).string(), offset, error.tensor()}, "{}{}", error.what(), hint);
+  } catch (const Error& located) {
+    throw located.with_missing_options(error.missing_options());
+  }
 }
 
 }  // namespace glu_ckpt

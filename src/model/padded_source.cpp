@@ -199,9 +199,9 @@ class PaddingMaker {
            source_.path().string(), said, width_, old.expert_width_field);
     for (const ExpertBlock& block : model_.blocks) {
       if (block.is_optimizer_state())
-        fail(ErrorCode::NotSupported, {source_.path().string(), {}},
-             "{}: {} is about weights, not the optimizer's states; --optimizer drop leaves those out",
-             source_.path().string(), said);
+        fail_asking({"--optimizer"}, ErrorCode::NotSupported, {source_.path().string(), {}},
+                    "{}: {} is about weights, not the optimizer's states; --optimizer drop leaves those out",
+                    source_.path().string(), said);
       const bool is_routed = block.set == ExpertSet::Routed;
       const i64 from = is_routed ? old.expert_width : old.shared_width;
       const i64 to = is_routed ? width_ : made->shared_width;
@@ -402,8 +402,8 @@ void pad_experts(std::unique_ptr<Source>& source, const SourceAnswers& answers) 
   ModelHints hints = hints_of(*source, answers);
   Recognition model = recognize_source(*source, hints, answers);
   if (model.architecture == nullptr)
-    fail(ErrorCode::NoMap, {where, {}}, "{}: {} changes the width of experts in config.json, and {}", where, said,
-         model.no_architecture);
+    fail_without_model(*source, hints, model, answers,
+                       fmt::format("{} changes the width of experts in config.json, and", said));
   const i64 old_width = model.architecture->expert_width;
   if (model.blocks.empty() || old_width == 0)
     fail(ErrorCode::NoExperts, {where, {}}, "{}: {}: the model has no routed experts", where, said);

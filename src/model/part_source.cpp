@@ -220,10 +220,11 @@ class PartMaker {
   }
 
   [[noreturn]] void fail_optimizer() const {
-    fail(ErrorCode::NotSupported, {source_.path().string(), {}},
-         "{}: --keep-experts takes experts out of the weights, not out of the optimizer's states; --optimizer drop "
-         "leaves those out",
-         source_.path().string());
+    fail_asking(
+        {"--optimizer"}, ErrorCode::NotSupported, {source_.path().string(), {}},
+        "{}: --keep-experts takes experts out of the weights, not out of the optimizer's states; --optimizer drop "
+        "leaves those out",
+        source_.path().string());
   }
 
   const std::vector<i64>* kept_of(const std::string& label) const {
@@ -415,10 +416,11 @@ class PartMaker {
   }
 
   [[noreturn]] void fail_state(const std::string& name) const {
-    fail(ErrorCode::OptimizerBuckets, {{}, name},
-         "'{}': the optimizer's state does not say by its names which of it is this part's; --optimizer drop leaves it "
-         "out",
-         name);
+    fail_asking(
+        {"--optimizer"}, ErrorCode::OptimizerBuckets, {{}, name},
+        "'{}': the optimizer's state does not say by its names which of it is this part's; --optimizer drop leaves it "
+        "out",
+        name);
   }
 
   std::optional<std::string> key_of(const std::string& name, std::size_t tensor) const {
@@ -569,9 +571,7 @@ std::pair<ModelHints, Recognition> recognize_for_part(std::unique_ptr<Source>& s
   auto found = recognize_now();
   const auto& [hints, model] = found;
   if (model.architecture == nullptr)
-    fail(ErrorCode::NoMap, {source->path().string(), {}},
-         "{}: a part of a model needs one whose layers are known, and {}", source->path().string(),
-         model.no_architecture);
+    fail_without_model(*source, hints, model, answers, "a part of a model needs one whose layers are known, and");
   if (is_hub_form(model)) return found;
   lay_out_apart(source, hints, model);
   return recognize_now();

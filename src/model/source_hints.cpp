@@ -1,15 +1,21 @@
 #include "model/source_hints.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "arch/model_view.hpp"
 #include "arch/trained_config.hpp"
+#include "core/fail.hpp"
 #include "core/parse_number.hpp"
 #include "format/model_config.hpp"
 #include "io/file.hpp"
 #include "io/file_names.hpp"
 #include "layout/bare_codes.hpp"
 #include "layout/element_grid.hpp"
+#include "layout/optimizer_names.hpp"
+#include "model/known_orders.hpp"
 #include "model/saved_arguments.hpp"
 #include "model/stored_model.hpp"
 #include "quant/find_quantized.hpp"
@@ -102,6 +108,28 @@ QuantConfig quant_config_of(const Source& source, const ModelHints& hints) {
       config = with_quantization_file(std::move(config), file.name,
                                       read_small_file(file.path, kMostQuantizationFileBytes, ErrorCode::ConfigJson));
   return config;
+}
+
+void fail_without_model(const Source& source, const ModelHints& hints, const Recognition& model,
+                        const SourceAnswers& answers, const std::string& what) {
+  const std::string path = source.path().string();
+  const std::string text = fmt::format("{}: {} {}", path, what, model.no_architecture);
+  const bool has_no_config = hints.config.empty() && answers.config_file.empty();
+  if (!has_no_config) throw Error(ErrorCode::NoMap, text, path);
+  std::vector<std::string> options;
+  for (const std::string& answer : missing_answers(model)) options.push_back(answers.option_prefix + answer);
+  const auto is_state = [](const TensorRef& tensor) { return is_optimizer_tensor(tensor.name); };
+  if (!answers.drop_optimizer && std::ranges::any_of(source.inventory().tensors, is_state))
+    options.emplace_back("--optimizer");
+  const std::string beside =
+      options.empty() ? std::string() : fmt::format(", and needs {} beside it", fmt::join(options, " and "));
+  const bool is_said = text.find("--from-config FILE") != text.npos;
+  options.insert(options.begin(), "--from-config");
+  throw Error(ErrorCode::NoMap,
+              fmt::format("{}; --from-config FILE {}{}", text,
+                          is_said ? "does" : "says it: the config.json of the model that the run began with", beside),
+              path)
+      .with_missing_options(std::move(options));
 }
 
 }  // namespace glu_ckpt

@@ -15,6 +15,11 @@ ModelHints hints_of(const Source& source, const SourceAnswers& answers);
 /// Reads what config.json and the files beside it say of how weights are quantized.
 QuantConfig quant_config_of(const Source& source, const ModelHints& hints);
 
+/// Refuses what needs a model that is known: asks at once for its config.json, the orders that nobody knows, and for an
+/// optimizer to be left out. `what`: "--encode mxfp4 would have to know ..., and".
+[[noreturn]] void fail_without_model(const Source& source, const ModelHints& hints, const Recognition& model,
+                                     const SourceAnswers& answers, const std::string& what);
+
 /// Names the configuration that says that weights are quantized where none of the source's is: that of the model that a
 /// run began from, or that was left behind. Programs would look for codes and scales. Empty where there is none.
 std::string stale_quantization(const Source& source, const SourceAnswers& answers);

@@ -59,9 +59,9 @@ class DenseWriter {
     const bool blocks = std::ranges::any_of(from_.blocks, &ExpertBlock::is_optimizer_state);
     if (state == from_.others.end() && !blocks) return;
     const std::string name = state == from_.others.end() ? std::string() : name_of(*state);
-    fail(ErrorCode::NoSpelling, {{}, name},
-         "{}{}an optimizer's state has no place in the naming {}; leave it out with --optimizer drop", name,
-         name.empty() ? "" : ": ", target_.naming->name);
+    fail_asking({"--optimizer"}, ErrorCode::NoSpelling, {{}, name},
+                "{}{}an optimizer's state has no place in the naming {}; leave it out with --optimizer drop", name,
+                name.empty() ? "" : ": ", target_.naming->name);
   }
 
   void check_whole() const {
@@ -221,8 +221,8 @@ class DenseWriter {
       // In the model's own form the prefix is a part of the name like any other.
       const bool travels = from_.dense_naming != own && tensor.name.starts_with(kUnknownPrefix);
       if (!travels && !target_.keep_unknown)
-        fail(ErrorCode::UnknownTensor, {{}, tensor.name}, "'{}' {} {} {}", tensor.name, dtype_name(tensor.dtype),
-             shape_text(tensor.shape), words_about_unknown(tensor.name));
+        fail_asking({"--unknown"}, ErrorCode::UnknownTensor, {{}, tensor.name}, "'{}' {} {} {}", tensor.name,
+                    dtype_name(tensor.dtype), shape_text(tensor.shape), words_about_unknown(tensor.name));
       DraftOutput output{
           travelling_name(model_name(inventory_, from_, index), from_.dense_naming->name, target_.naming->name),
           tensor.dtype,
@@ -371,10 +371,11 @@ void reorder_dense(const Inventory& inventory, const Recognition& from, const Gl
   for (DraftOutput& draft : drafts) {
     const TensorRef& tensor = inventory.tensors[draft.origin];
     if (is_optimizer_tensor(tensor.name))
-      fail(ErrorCode::NoSpelling, {{}, tensor.name},
-           "'{}': an optimizer's state of a dense model does not follow its weights into another order; leave it out "
-           "with --optimizer drop",
-           tensor.name);
+      fail_asking(
+          {"--optimizer"}, ErrorCode::NoSpelling, {{}, tensor.name},
+          "'{}': an optimizer's state of a dense model does not follow its weights into another order; leave it out "
+          "with --optimizer drop",
+          tensor.name);
     const auto [first, last] = parts.equal_range(draft.origin);
     if (first != last) draft.moves.clear();
     for (auto part = first; part != last; ++part) {

@@ -194,16 +194,17 @@ class BlockWriter {
     const std::string& name = inventory_.tensors[from.tensor].name;
     const bool is_code = is_weight(from.kind) && from.kind != TensorKind::Weight;
     if ((is_scale(from.kind) || is_code) && naming.plain_fc1_is_fused)
-      fail(ErrorCode::NoSpelling, {{}, name},
-           "{}: naming {} has no place for codes and scales; --decode bf16 writes the weights as bf16",
-           block_text(block_), naming.name);
+      fail_asking({"--decode"}, ErrorCode::NoSpelling, {{}, name},
+                  "{}: naming {} has no place for codes and scales; --decode bf16 writes the weights as bf16",
+                  block_text(block_), naming.name);
     if (axes_of(from.kind) == Axes::OutIn || block_.codes == TensorKind::QWeight) return;
     const bool is_whole = from.grid.rows <= 1 && (from.grid.cols == 0 || from.grid == ElementGrid{});
     if (!is_whole && from.grid != kFp8Blocks)
-      fail(ErrorCode::NotExact, {{}, name},
-           "'{}': naming {} transposes its experts, and nothing that reads it knows elements for {} x {} weights "
-           "there; decode the weights (--decode bf16)",
-           name, naming.name, from.grid.rows, from.grid.cols);
+      fail_asking(
+          {"--decode"}, ErrorCode::NotExact, {{}, name},
+          "'{}': naming {} transposes its experts, and nothing that reads it knows elements for {} x {} weights "
+          "there; decode the weights (--decode bf16)",
+          name, naming.name, from.grid.rows, from.grid.cols);
     if (dtype_bits(from.dtype) < 8)
       fail(ErrorCode::NotExact, {{}, name},
            "{}: naming {} transposes its experts, and elements of {} bits cannot be moved one by one",

@@ -126,13 +126,14 @@ void check_nothing_left_behind(const Inventory& inventory, const Recognition& fr
                                const std::vector<DraftOutput>& outputs) {
   if (!from.buckets.empty()) {
     const std::string& name = inventory.tensors[from.buckets.front()].name;
-    fail(ErrorCode::OptimizerBuckets, {{}, name},
-         "'{}' is optimizer state without its parameters' names: a flat bucket, or a parameter by number. Nothing in "
-         "the "
-         "checkpoint tells which weights it belongs to, so it cannot follow them into another layout. Leave the "
-         "optimizer out with "
-         "--optimizer drop, or save once with --dist-ckpt-optim-fully-reshardable and convert that",
-         name);
+    fail_asking(
+        {"--optimizer"}, ErrorCode::OptimizerBuckets, {{}, name},
+        "'{}' is optimizer state without its parameters' names: a flat bucket, or a parameter by number. Nothing in "
+        "the "
+        "checkpoint tells which weights it belongs to, so it cannot follow them into another layout. Leave the "
+        "optimizer out with "
+        "--optimizer drop, or save once with --dist-ckpt-optim-fully-reshardable and convert that",
+        name);
   }
   if (!from.unexplained.empty()) fail_unexplained(inventory, from);
   if (from.bound.empty()) return;
@@ -142,8 +143,8 @@ void check_nothing_left_behind(const Inventory& inventory, const Recognition& fr
     const std::string& name = inventory.tensors[bound.tensor].name;
     const std::string& weight = inventory.tensors[bound.weight].name;
     if (!names.contains(weight))
-      fail(
-          ErrorCode::NotExact, {{}, name},
+      fail_asking(
+          {"--optimizer"}, ErrorCode::NotExact, {{}, name},
           "'{}' says something about '{}' alone, which would no longer be a tensor of its own; keep the naming and the "
           "grouping, or leave the optimizer out with --optimizer drop",
           name, weight);

@@ -10,7 +10,7 @@ LOST = ("decoder.final_layernorm.weight", "output_layer.weight", "embedding.word
         "decoder.layers.0.self_attention.linear_proj.weight", "decoder.layers.0.self_attention.q_layernorm.weight",
         "decoder.layers.0.self_attention.linear_qkv.layer_norm_weight", "decoder.layers.0.mlp.router.weight",
         "decoder.layers.0.pre_mlp_layernorm.weight")
-RUN = "the run that it is of takes it"
+RUN = "the run that it is of loads it"
 
 
 def no_config(source: pathlib.Path) -> None:

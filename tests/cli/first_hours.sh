@@ -438,7 +438,8 @@ LINES
   ERR=$(cd "$WORK" && "$PROGRAM" inspect empty.safetensors 2>&1)
   check "a file of this directory is named as it was typed: $ERR" [ "${ERR#glu-ckpt: error: empty.safetensors: byte 0: }" != "$ERR" ]
   rm "$WORK/empty.safetensors"
-  prints "quantized weights into a trainer: the way is said once" 4 "glu-ckpt: error: $TESTDATA/quantized/mxfp4_gpt_oss/model-00001-of-00002.safetensors: layer 0 routed experts: naming megatron-dist has no place for codes and scales; --decode bf16 writes the weights as bf16 [no-spelling]" \
+  prints "quantized weights into a trainer: the way is said once" 4 "glu-ckpt: error: $TESTDATA/quantized/mxfp4_gpt_oss/model-00001-of-00002.safetensors: layer 0 routed experts: naming megatron-dist has no place for codes and scales; --decode bf16 writes the weights as bf16 [no-spelling]
+  glu-ckpt convert $TESTDATA/quantized/mxfp4_gpt_oss $no --to megatron -q --decode bf16" \
     convert "$TESTDATA/quantized/mxfp4_gpt_oss" "$no" --to megatron -q
   status "namings" 0 layouts
   check "the first row says where to go: $OUT" [ "$(tr -s ' \n' ' ' <<<"$OUT" | grep -o '^megatron loads in .* native ' | sed 's/ native .*//')" == \

@@ -166,3 +166,31 @@ $hf: not compared: 0 files ok, 0 differ, 0 missing, 4 without a checksum"
   check "nor of what is another: $ERR" [ "${ERR/roundings/}" == "$ERR" ]
   rm -rf "$run" "$WORK"/{bad,hub,other,adapters,packed,merged}
 }
+
+# asks NAME LINE ARGUMENTS...: a refusal that ends with the command line, completed by LINE.
+asks() {
+  local name=$1 line=$2
+  shift 2
+  status "$name" 4 "$@" && check "$name: all at once: $ERR" [ "$(tail -n 1 "$WORK/.err")" == "  glu-ckpt $* $line" ]
+}
+
+# What several options are wanted for is asked for at once, with one line to paste.
+stranger_obstacles() {
+  local run=$TESTDATA/megatron/homogeneous no=$WORK/no codes=$WORK/codes out=$WORK/out all="--from-config FILE --from-shared-glu ORDER --optimizer drop"
+  status "codes of a model that sees" 0 convert "$TESTDATA/whole/glm4v_moe/hf" "$codes" --encode fp8:128x128 -q
+  asks "codes, and what sees" "--decode bf16 --unknown keep" plan "$codes" "$no" --to megatron
+  check "each is said: $ERR" has "$ERR" "decode the weights (--decode bf16). Beyond that, $codes/model.safetensors: 'model.visual."
+  asks "convert does the same" "--decode bf16 --unknown keep" convert "$codes" "$no" --to megatron
+  check "nothing is left" [ ! -e "$no" -a ! -e "$no.partial" ]
+  status "the line works" 0 convert "$codes" "$out" --to megatron --decode bf16 --unknown keep -q
+  check "no note of what was tried: $ERR" [ -z "$ERR" ]
+  asks "what sees alone" "--unknown keep" plan "$TESTDATA/whole/glm4v_moe/hf" "$no" --to megatron
+  asks "a part of a run" "$all" plan "$run" "$no" --layers 0
+  asks "padding of a run" "$all" plan "$run" "$no" --pad-experts 128
+  asks "codes of a run" "$all" plan "$run" "$no" --encode mxfp4
+  asks "what a run lacks" "$all" plan "$run" "$no" --fill-from "$TESTDATA/whole/qwen3_moe/hf"
+  asks "rounding, and the hub" "--allow-narrowing $all" plan "$run" "$no" --to hf --dtype decoder.layers.mlp.router.expert_bias=bf16
+  status "a name that is taken" 4 convert "$codes" "$out" --to megatron
+  check "is said before all: $ERR" has "$ERR" "[output-exists]"
+  rm -rf "$codes" "$out"
+}
