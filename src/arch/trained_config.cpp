@@ -26,14 +26,16 @@ struct Reading {
   std::vector<std::string> missing;
   std::vector<std::string> faults;
   std::vector<std::string> strange;
+  std::vector<std::string> unsaid;
 };
 
 Reading read_as(const Family& family, SavedArgs& args) {
   args.missing.clear();
   args.faults.clear();
   args.strange.clear();
+  args.unsaid.clear();
   std::string text = fmt::format("{{\n  \"architectures\": [\n    \"{}\"\n  ],\n  \"model_type\": \"{}\"",
-                                 family.model_class, family.model_type);
+                                 family.made_class(), family.model_type);
   std::vector<std::string_view> read;
   for (const std::span<const ArgRow> rows : family.args)
     for (const ArgRow& row : rows) {
@@ -47,7 +49,7 @@ Reading read_as(const Family& family, SavedArgs& args) {
     args.strange.push_back(fmt::format("{} {} instead of None or two numbers", kWindow, word));
   for (const ArgumentDifference& unread : unread_arguments(args, read))
     args.strange.push_back(fmt::format("{} {} instead of {}", unread.name, unread.saved, unread.asked));
-  return {&family, text + "\n}\n", args.missing, args.faults, args.strange};
+  return {&family, text + "\n}\n", args.missing, args.faults, args.strange, args.unsaid};
 }
 
 /// Each once, however many rows name it.
@@ -158,9 +160,9 @@ std::vector<std::string> fitting_configs(const std::string& args_text, const Inv
   std::vector<std::string> configs;
   if (!args.is_object() || args.tensor(kEmbeddingKey) == nullptr) return configs;
   for (const Family& family : families()) {
-    if (family.model_class.empty()) continue;
+    if (family.made_class().empty()) continue;
     Reading reading = read_as(family, args);
-    if (reading.strange.empty() && reading.missing.empty() && reading.faults.empty())
+    if (reading.strange.empty() && reading.missing.empty() && reading.faults.empty() && reading.unsaid.empty())
       configs.push_back(std::move(reading.text));
   }
   return configs;
@@ -178,13 +180,13 @@ TrainedConfig make_trained_config(const std::string& args_text, const Inventory&
         {kFileOption});
   std::vector<Reading> readings;
   for (const Family& family : families())
-    if (!family.model_class.empty() && (model_type.empty() || family.model_type == model_type))
+    if (!family.made_class().empty() && (model_type.empty() || family.model_type == model_type))
       readings.push_back(read_as(family, args));
   std::vector<Reading> fits;
   for (const Reading& reading : readings)
     if (reading.strange.empty()) fits.push_back(reading);
   if (fits.empty()) return none_fits(readings, model_type);
-  // A family whose config.json cannot say all is none of several that fit.
+  // A family whose config.json cannot say all is none of several that fit. One that no argument says all of is.
   if (std::ranges::any_of(fits, [](const Reading& fit) { return fit.faults.empty() && fit.missing.empty(); }))
     std::erase_if(fits, [](const Reading& fit) { return !fit.faults.empty() || !fit.missing.empty(); });
   if (fits.size() > 1 && fits.front().missing.empty() && fits.front().faults.empty()) return several_fit(fits);
@@ -194,6 +196,10 @@ TrainedConfig make_trained_config(const std::string& args_text, const Inventory&
                             joined(fit.missing)),
                 {kFileOption});
   if (!fit.faults.empty()) return none("of the saved arguments, " + joined(fit.faults), {kFileOption});
+  if (!fit.unsaid.empty())
+    return none(
+        fmt::format("no argument says {}; --from-config FILE names a config.json that does", joined(fit.unsaid)),
+        {kFileOption});
   return {fit.text, {}, {}};
 }
 

@@ -92,8 +92,8 @@ struct ArgRow {
   /// Writes the argument, and others that belong to it; null where another row does.
   void (*to_argument)(ArgsWriter& args, const ArgRow& row) = nullptr;
   /// Returns the field's value as JSON; none: the field is left out. What the argument lacks goes to `missing`, what
-  /// the field cannot say to `faults`, what no model of the family has to `strange`. Null: this family's config.json
-  /// says nothing of the argument.
+  /// the field cannot say to `faults`, what no model of the family has to `strange`, a field that no argument says to
+  /// `unsaid`. Null: this family's config.json says nothing of the argument.
   std::optional<std::string> (*to_config)(SavedArgs& args, const ArgRow& row) = nullptr;
   /// The value that the argument has in all models of the family, and the field's for it.
   std::string_view value{};

@@ -83,11 +83,21 @@ JsonWord width_of_all(SavedArgs& args, const ArgRow& row);
 JsonWord softmax_not_first(SavedArgs& args, const ArgRow& row);
 JsonWord zero_centred(SavedArgs& args, const ArgRow& row);
 JsonWord head_norms(SavedArgs& args, const ArgRow& row);
+/// Refuses norms of q and k unless the tensors say that each spans all heads: no argument does.
+JsonWord wide_norms(SavedArgs& args, const ArgRow& row);
 JsonWord expert_groups(SavedArgs& args, const ArgRow& row);
 JsonWord no_groups(SavedArgs& args, const ArgRow& row);
 JsonWord rope_kind(SavedArgs& args, const ArgRow& row);
 JsonWord rope_base(SavedArgs& args, const ArgRow& row);
 JsonWord rope_scaling(SavedArgs& args, const ArgRow& row);
+/// The object that rope_scaling makes where there is YaRN; `more` is members to append, each behind a ",\n    ".
+std::string yarn_object(SavedArgs& args, const ArgRow& row, std::string_view more);
+/// The length of the texts that YaRN stretches from.
+i64 yarn_length(const SavedArgs& args);
+/// Dimensions of a head that are turned, as Megatron-Core counts them: the whole part of rotary_percent * kv_channels.
+i64 rotated_dims(SavedArgs& args);
+/// The same as a field's value, if it says all of the row's argument, rotary_percent.
+JsonWord as_rotated_dims(SavedArgs& args, const ArgRow& row);
 JsonWord only_expert_layers(SavedArgs& args, const ArgRow& row);
 JsonWord first_dense(SavedArgs& args, const ArgRow& row);
 JsonWord layer_kinds(SavedArgs& args, const ArgRow& row);

@@ -114,6 +114,9 @@ struct Family {
   std::string_view model_type;
   /// The class in `architectures` of a config.json that is made from a trainer's arguments; empty: none is made.
   std::string_view model_class{};
+  /// The same where programs know the language model inside of a multimodal one alone: transformers has this class, and
+  /// its AutoModelForCausalLM does not find it.
+  std::string_view inner_class{};
   /// Multimodal models whose language model is one of the family's. The tests have a model of each
   /// (tests/interop/test_multimodal.py).
   std::array<Wrapper, 2> wrappers{};
@@ -207,6 +210,8 @@ struct Family {
   }
 
   bool has_experts() const { return !expert_naming.empty(); }
+  /// The class that a config.json made from a trainer's arguments names; empty: none is made.
+  std::string_view made_class() const { return model_class.empty() ? inner_class : model_class; }
 };
 
 /// A model_type of which no more is known than that its experts are spelled as in that row.

@@ -27,11 +27,33 @@ constexpr BesideKey kGlm4vTowerKeys[] = {
 };
 constexpr BesidePart kGlm4vTower[] = {{"model.visual.", "vision_config", kGlm4vTowerKeys, "depth"}};
 
+/// The parts of what is turned that count a picture's time, rows and columns, half of it in all. A text has one
+/// position for the three, so that no run of a GPTModel has an argument for them; the class has GLM-4.5V's.
+constexpr i64 kTime = 8, kRows = 12, kColumns = 12;
+
+JsonWord rope_with_sections(SavedArgs& args, const ArgRow& row) {
+  if (const i64 dims = rotated_dims(args); dims != 2 * (kTime + kRows + kColumns))
+    args.unsaid.push_back(
+        fmt::format("mrope_section (its default [{}, {}, {}] is of {} dimensions, and rotary_percent {} of "
+                    "kv_channels {} turns {})",
+                    kTime, kRows, kColumns, 2 * (kTime + kRows + kColumns), args.word("rotary_percent"),
+                    args.word("kv_channels"), dims));
+  const std::string sections = fmt::format(",\n    \"mrope_section\": [{}, {}, {}]", kTime, kRows, kColumns);
+  if (args.has_yarn()) return yarn_object(args, row, sections);
+  return "{\n    \"rope_type\": \"default\"" + sections + "\n  }";
+}
+
+constexpr auto kGlm4vArgs = std::to_array<ArgRow>({
+    {"attention_bias", "add_qkv_bias", nullptr, as_flag},
+    {"rope_scaling", "rotary_scaling_factor", nullptr, rope_with_sections},
+});
+
 constexpr auto kGlm4vMoeFamilies = std::to_array<Family>({
     {.model_type = "glm4v_moe_text",
+     .inner_class = "Glm4vMoeTextModel",
      .wrappers = {{{"glm4v_moe", "model.language_model.", kGlm4vTower}}},
      .naming = hf_naming(kHfGrouped, kHfCorrectedRouter, kHfDense),
-     .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kUsualLayerArgs, kYarnArgs, kPartialRopeArgs,
+     .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kUsualLayerArgs, kGlm4vArgs, kPartialRopeArgs,
               kTwoWidthArgs, kTopkArgs, kCorrectedArgs, kDenseFirstArgs, kExpertBiasArgs},
      .expert_naming = "hf:deepseek_v3",
      .corrected_router = true,

@@ -11,11 +11,18 @@ constexpr auto kMinimaxRouter = std::to_array<DenseRow>({
     optional_row("block_sparse_moe.e_score_correction_bias", DenseRole::CorrectionBias, kExperts),
 });
 
+constexpr auto kMinimaxArgs = std::to_array<ArgRow>({
+    {"rotary_dim", "rotary_percent", nullptr, as_rotated_dims},
+    {"scoring_func", "moe_router_score_function", nullptr, always, "sigmoid", "\"sigmoid\""},
+    {"use_routing_bias", "moe_router_enable_expert_bias", nullptr, as_flag},
+});
+
 constexpr auto kMinimaxM2Families = std::to_array<Family>({
     {.model_type = "minimax_m2",
+     .model_class = "MiniMaxM2ForCausalLM",
      .naming = hf_naming(kHfGrouped, kHfWideQkNorm, kMinimaxRouter),
-     .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kWideNormArgs, kUsualLayerArgs, kOneWidthArgs,
-              kExpertsEverywhereArgs, kTopkArgs},
+     .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kWideNormArgs, kUsualLayerArgs, kYarnArgs,
+              kOneWidthArgs, kExpertsEverywhereArgs, kTopkArgs, kMinimaxArgs},
      .expert_naming = "hf:mixtral",
      .wide_qk_norms = true,
      .scores = Scores::Sigmoid,

@@ -28,11 +28,31 @@ void warn_of_softmax_groups(ArgsWriter& args, const ArgRow& row) {
               row.field, groups);
 }
 
+/// No argument says beta. It has no say where no text is longer than what YaRN stretches from. Megatron-Core does not
+/// scale queries, but those of a model that began as Mistral's are to be scaled: so neither 0 nor 0.1 is chosen here.
+/// The class takes a part of each head to be turned that fits, and needs the length also without a scale.
+JsonWord yarn_and_query_scale(SavedArgs& args, const ArgRow& row) {
+  constexpr std::string_view kKind = "rope_type";
+  if (const std::string kind = args.text(kKind); !kind.empty() && kind != "yarn")
+    args.strange.push_back(fmt::format("{} {} instead of yarn", kKind, kind));
+  if (const i64 positions = args.needed("max_position_embeddings"), length = yarn_length(args); positions > length)
+    args.unsaid.push_back(
+        fmt::format("llama_4_scaling_beta, by which transformers scales the queries of positions from {} on "
+                    "(max_position_embeddings is {}) and Megatron-Core does not",
+                    length, positions));
+  return yarn_object(args, row, ",\n    \"llama_4_scaling_beta\": 0.0");
+}
+
 constexpr auto kMistral4Args = std::to_array<ArgRow>({
     {"rope_parameters.llama_4_scaling_beta", "", warn_of_query_scale},
-    {"n_group", "", warn_of_softmax_groups},
-    {"n_routed_experts", "num_experts", write_num_experts},
-    {"first_k_dense_replace", "moe_layer_freq", write_expert_layers},
+    {"rope_parameters", "rotary_scaling_factor", nullptr, yarn_and_query_scale},
+    {"n_group", "moe_router_num_groups", warn_of_softmax_groups, no_groups, "", "1"},
+    {"n_routed_experts", "num_experts", write_num_experts, as_integer},
+    {"n_shared_experts", "moe_shared_expert_intermediate_size", nullptr, shared_experts},
+    {"first_k_dense_replace", "moe_layer_freq", write_expert_layers, first_dense},
+    {"norm_topk_prob", "moe_router_pre_softmax", nullptr, as_opposite},
+    {"", "moe_router_pre_softmax", nullptr, softmax_not_first},
+    {"routed_scaling_factor", "moe_router_topk_scaling_factor", nullptr, as_factor},
 });
 
 constexpr BesideKey kPixtralKeys[] = {
@@ -61,9 +81,10 @@ constexpr BesidePart kMistral3Tower[] = {
 
 constexpr auto kMistral4Families = std::to_array<Family>({
     {.model_type = "mistral4",
+     .inner_class = "Mistral4ForCausalLM",
      .wrappers = {{{"mistral3", "language_model.model.", kMistral3Tower}}},
      .naming = hf_naming(kHfLatent, kHfRouter, kHfDense),
-     .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kLatentArgs, kTwoWidthArgs, kTopkArgs, kMistral4Args},
+     .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kLatentArgs, kTwoWidthArgs, kTopkArgs, kSoftmaxArgs, kMistral4Args},
      .expert_naming = "hf:mistral4",
      .attention = Attention::Latent,
      .scores = Scores::Softmax,

@@ -8,11 +8,13 @@ namespace {
 
 constexpr auto kOlmoeFamilies = std::to_array<Family>({
     {.model_type = "olmoe",
+     .model_class = "OlmoeForCausalLM",
      .naming = hf_naming(kHfGrouped, kHfWideQkNorm, kHfRouter),
-     .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kWideNormArgs, kUsualLayerArgs, kOneWidthArgs,
-              kExpertsEverywhereArgs, kTopkArgs, kSoftmaxArgs, kNormTopkArgs},
+     .args = {kModelArgs, kSwigluArgs, kNoBiasArgs, kGroupedArgs, kWideNormArgs, kUsualLayerArgs, kYarnArgs,
+              kOneWidthArgs, kExpertsEverywhereArgs, kTopkArgs, kSoftmaxArgs, kNormTopkArgs},
      .expert_naming = "hf:qwen3_moe",
      .wide_qk_norms = true,
+     .words = {{{"num_local_experts", "num_experts"}}},
      .intermediate_is_experts = true,
      .declared_biases = kOutBias,
      .needs = kWideNormNeed,

@@ -124,6 +124,27 @@ JsonWord head_norms(SavedArgs& args, const ArgRow& row) {
   return row.field.empty() ? always(args, row) : as_flag(args, row);
 }
 
+/// Without a norm of q the tensors do not say how wide it is, and the model is none of these.
+JsonWord wide_norms(SavedArgs& args, const ArgRow& row) {
+  constexpr std::string_view kHeads = "num_attention_heads", kGroups = "num_query_groups";
+  const std::pair<std::string_view, std::string_view> norms[] = {
+      {"self_attention.q_layernorm.weight", kHeads},
+      {"self_attention.k_layernorm.weight", args.flag("group_query_attention") ? kGroups : kHeads}};
+  const i64 head = args.integer("kv_channels").value_or(0);
+  for (const auto& [name, count] : norms) {
+    const auto& tensors = args.tensors().tensors;
+    const auto norm = std::ranges::find_if(tensors, [&, end = name](const TensorRef& tensor) {
+      return tensor.name.ends_with(end) && !tensor.shape.empty();
+    });
+    if (norm == tensors.end())
+      args.strange.push_back(fmt::format("no '{}' instead of one over all heads", name));
+    else if (norm->shape.back() != checked_mul(args.integer(count).value_or(0), head).value_or(0))
+      args.strange.push_back(fmt::format("{} {} of kv_channels {} instead of {} in all, which '{}' has", count,
+                                         args.word(count), head, norm->shape.back(), norm->name));
+  }
+  return always(args, row);
+}
+
 JsonWord no_groups(SavedArgs& args, const ArgRow& row) {
   const bool chooses = args.integer("moe_router_group_topk").value_or(0) != 0;
   if (chooses && args.integer(row.argument).value_or(1) > 1) note_strange(args, row.argument, "none");
@@ -355,21 +376,24 @@ JsonWord usual_softmax_scale(SavedArgs& args, const ArgRow& row) {
   return float_text(1.0 / std::sqrt(static_cast<double>(std::max<i64>(1, args.needed(row.argument)))));
 }
 
-JsonWord rope_scaling(SavedArgs& args, const ArgRow& row) {
+i64 yarn_length(const SavedArgs& args) {
+  constexpr i64 kLength = 4096;
   const bool latent = args.flag("multi_latent_attention");
-  if (!args.has_yarn()) return json_of(row);
+  const auto own = args.integer("original_max_position_embeddings");
+  const auto usual = args.integer("yarn_original_max_position_embeddings");
+  return (latent ? own : usual).value_or((latent ? usual : own).value_or(kLength));
+}
+
+std::string yarn_object(SavedArgs& args, const ArgRow& row, std::string_view more) {
+  const bool latent = args.flag("multi_latent_attention");
   if (const double part = args.number("rotary_percent").value_or(1.0); !latent && part != 1.0)
     args.faults.push_back(fmt::format(
         "rotary_percent is {} beside YaRN, which Megatron-Core takes over whole heads all the same", float_text(part)));
-  constexpr i64 kLength = 4096;
   std::string text = fmt::format("{{\n    \"rope_type\": \"yarn\",\n    \"type\": \"yarn\",\n    \"factor\": {}",
                                  float_text(args.needed_number(row.argument)));
   text += yarn_number(args, "beta_fast", {"beta_fast", "yarn_beta_fast"}, 32);
   text += yarn_number(args, "beta_slow", {"beta_slow", "yarn_beta_slow"}, 1);
-  const auto own = args.integer("original_max_position_embeddings");
-  const auto usual = args.integer("yarn_original_max_position_embeddings");
-  const i64 length = (latent ? own : usual).value_or((latent ? usual : own).value_or(kLength));
-  text += fmt::format(",\n    \"original_max_position_embeddings\": {}", length);
+  text += fmt::format(",\n    \"original_max_position_embeddings\": {}", yarn_length(args));
   const double all_dim = args.number("mscale_all_dim").value_or(0.0), mscale = args.number("mscale").value_or(1.0);
   // transformers has no such factor where both are 1 and 0.
   if (latent || all_dim != 0.0) {
@@ -385,7 +409,28 @@ JsonWord rope_scaling(SavedArgs& args, const ArgRow& row) {
   if (!latent)
     text += fmt::format(",\n    \"truncate\": {}", flag_word(!args.has("yarn_correction_range_round_to_int") ||
                                                              args.flag("yarn_correction_range_round_to_int")));
-  return text + "\n  }";
+  return text + std::string(more) + "\n  }";
+}
+
+JsonWord rope_scaling(SavedArgs& args, const ArgRow& row) {
+  return args.has_yarn() ? JsonWord(yarn_object(args, row, {})) : json_of(row);
+}
+
+i64 rotated_dims(SavedArgs& args) {
+  constexpr i64 kMost = 1 << 28;
+  const double dims = args.needed_number("rotary_percent") * static_cast<double>(args.needed("kv_channels"));
+  return dims >= 0 && dims <= static_cast<double>(kMost) ? static_cast<i64>(dims) : 0;
+}
+
+JsonWord as_rotated_dims(SavedArgs& args, const ArgRow& row) {
+  const i64 dims = rotated_dims(args);
+  const double part = args.needed_number(row.argument);
+  if (const i64 head = args.needed("kv_channels"); static_cast<double>(dims) / static_cast<double>(head) != part)
+    args.faults.push_back(
+        fmt::format("{} is {} of {} dimensions of a head (kv_channels), which {}, a whole number, "
+                    "cannot say",
+                    row.argument, float_text(part), head, row.field));
+  return fmt::format("{}", dims);
 }
 
 }  // namespace glu_ckpt

@@ -35,10 +35,11 @@ class SavedArgs {
   bool is_object() const { return !document_.fault() && document_.root().kind() == JsonKind::Object; }
   const Inventory& tensors() const { return tensors_; }
   /// Names of arguments that were asked for and are not there; what no field can say; what no model of the family that
-  /// is tried has.
+  /// is tried has; fields that models of the family differ in and that no argument says.
   std::vector<std::string> missing;
   mutable std::vector<std::string> faults;
   std::vector<std::string> strange;
+  std::vector<std::string> unsaid;
 
   /// Requires is_object().
   JsonValue root() const { return document_.root(); }

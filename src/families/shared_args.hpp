@@ -45,7 +45,7 @@ inline constexpr auto kGroupedArgs = std::to_array<ArgRow>({
     {"", "add_qkv_bias", write_attention_biases},
 });
 inline constexpr auto kQkNormArgs = std::to_array<ArgRow>({{"", "qk_layernorm", write_qk_norms, head_norms, "True"}});
-inline constexpr auto kWideNormArgs = std::to_array<ArgRow>({{"", "qk_layernorm", write_qk_norms}});
+inline constexpr auto kWideNormArgs = std::to_array<ArgRow>({{"", "qk_layernorm", write_qk_norms, wide_norms, "True"}});
 /// Every layer sees all tokens, by rotary embedding. Some families have windows that config.json is not made for.
 inline constexpr auto kUsualLayerArgs = std::to_array<ArgRow>({
     {"", "window_size", write_window, no_window},
@@ -70,10 +70,11 @@ inline constexpr auto kLatentArgs = std::to_array<ArgRow>({
     {"v_head_dim", "v_head_dim", write_integer, as_integer},
     {"", "qk_layernorm", write_value, nullptr, "True"},
     {"rms_norm_eps", "", write_latent_epsilon},
-    {"rope_scaling", "rotary_scaling_factor", nullptr, rope_scaling, "", "null"},
     {"", "window_size", nullptr, no_window},
     {"", "no_rope_freq", nullptr, all_with_rope},
 });
+inline constexpr auto kLatentYarnArgs =
+    std::to_array<ArgRow>({{"rope_scaling", "rotary_scaling_factor", nullptr, rope_scaling, "", "null"}});
 /// DeepSeek's sparse attention.
 inline constexpr auto kSparseArgs = std::to_array<ArgRow>({
     {"", "experimental_attention_variant", write_value, always, "dsa"},

@@ -5,6 +5,7 @@ transformers makes and saves the whole model; Megatron judges the language model
 
 import copy
 import os
+import pathlib
 import shutil
 
 import pytest
@@ -35,8 +36,9 @@ CONFIGS = {
         "image_token_id": 90, "video_token_id": 91, "vision_start_token_id": 92, "vision_end_token_id": 93,
     },
     "glm4v_moe": {
+        # The sections that its class has where a configuration says none.
         "text_config": TEXT | tiny_models.GLM | {
-            "rope_parameters": ROPE | {"mrope_section": [3, 3, 2], "partial_rotary_factor": 0.5}},
+            "head_dim": 128, "rope_parameters": ROPE | {"mrope_section": [8, 12, 12], "partial_rotary_factor": 0.5}},
         "vision_config": {"depth": 1, "hidden_size": 24, "num_heads": 2, "intermediate_size": 36, "out_hidden_size": 64,
                           "image_size": 16, "patch_size": 4},
         "image_token_id": 90, "video_token_id": 91,
@@ -88,6 +90,11 @@ ROOTS = {
     "glm4v_moe": "model.language_model.", "qwen3_omni_moe": "thinker.model.", "kimi_k25": "language_model.model.",
     "llama4": "language_model.model.", "mistral3": "language_model.model.",
 }  # fmt: skip
+# Those whose language model transformers has a class for, and what finds it: a trainer's arguments make its
+# config.json.
+INNER = {"glm4v_moe": "AutoModel", "mistral3": "AutoModelForImageTextToText"}
+# It makes what it holds in memory of the hub's experts for the whole model alone.
+AS_HELD = {"glm4v_moe": ("--experts", "grouped", "--glu", "contiguous")}
 # transformers 5.24.0 turns the hub's names of Kimi-K2.5 round wrongly when it saves them.
 AS_SAVED = {
     "language_model.model.layers.": "language_model.model.blocks.", "mm_projector.": "model.mm_projector.",
@@ -149,8 +156,12 @@ def judged(models, tmp_path_factory):
         "name": name, "checkpoint": str(there / "release"), "arguments": (there / "megatron_args.txt").read_text(),
         "ids": tiny_models.token_ids().clamp(max=89).tolist(), "output": str(folder / f"{name}.safetensors"),
     } for name, (_, _, there) in models.items()]  # fmt: skip
+    for job in jobs:
+        if job["name"] in INNER:
+            job["save"] = str(folder / f"{job['name']}-run")
+            pathlib.Path(job["save"]).mkdir()
     said = gpt_judge.run(folder, jobs)
-    return {job["name"]: said[job["name"]] | {"output": job["output"]} for job in jobs}
+    return {job["name"]: said[job["name"]] | {"output": job["output"], "save": job.get("save")} for job in jobs}
 
 
 @pytest.fixture(params=CONFIGS)
@@ -179,6 +190,31 @@ def test_megatron_computes_what_the_language_model_computes(models, judged, name
     others = {f"glu_ckpt.unknown.{key}" for key in load_safetensors(models[name][1]) if is_other(name, key)}
     assert set(found["unexpected"]) == others and others
     assert (load_file(found["output"])["logits"] - logits(models[name][0])).abs().max() <= 2e-5
+
+
+@pytest.mark.parametrize("name", INNER)
+def test_what_megatron_saved_of_the_language_model_makes_its_configuration(glu, models, judged, name):
+    model, source, _ = models[name]
+    order = ("--from-glu", "contiguous", "--from-shared-glu", "contiguous")
+    back = glu.convert(judged[name]["save"], "--to", f"hf:{TYPES[name]}", *order)
+    tensors = load_safetensors(back)
+    whole = {key: tensor for key, tensor in load_safetensors(source).items() if not is_other(name, key)}
+    of_text = {key.replace(ROOTS[name], "model.").replace("language_model.lm_head", "lm_head"): tensor
+               for key, tensor in whole.items()}  # fmt: skip
+    assert_same(tensors, of_text)
+    if name in AS_HELD:
+        back = glu.convert(judged[name]["save"], "--to", f"hf:{TYPES[name]}", *order, *AS_HELD[name])
+    inner, info = getattr(transformers, INNER[name]).from_pretrained(
+        back, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
+    )
+    # The layers of the first alone have a class, without the head that makes logits.
+    assert not info["missing_keys"] and not info["mismatched_keys"], info
+    assert info["unexpected_keys"] == ({"lm_head.weight"} if name == "glm4v_moe" else set())
+    with torch.no_grad():
+        found = inner.eval()(input_ids=tiny_models.token_ids().clamp(max=89))
+        computed = found.last_hidden_state @ tensors["lm_head.weight"].T if name == "glm4v_moe" else found.logits
+    assert torch.equal(computed, logits(model))
+    assert (computed - load_file(judged[name]["output"])["logits"]).abs().max() <= tiny_models.TOLERANCE
 
 
 def test_every_byte_comes_back_and_computes_the_same(glu, models, name):

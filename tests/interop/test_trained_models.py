@@ -23,10 +23,7 @@ PADDED = 128
 SPELLED = ("deepseek_v3", "qwen3_next", "qwen3_next_mtp", "dots1")
 WITH_CONFIG = ("qwen3_moe", "gpt_oss", "deepseek_v3", "qwen3_next", "nemotron_h")
 # A window among the saved arguments is taken for gpt-oss's; other families with one are refused.
-# Of norms over all heads no argument says anything, so that no configuration is made.
-FAMILIES = [
-    name for name, family in tiny_models.FAMILIES.items() if name != "mixtral_window" and not family.wide_norms
-]
+FAMILIES = [name for name in tiny_models.FAMILIES if name != "mixtral_window"]
 # Megatron has no place for ERNIE's correction bias: it comes back without one, and transformers starts it at zero.
 ZERO_BIAS = {"ernie4_5_moe": "moe_statics.e_score_correction_bias"}
 # The arguments fit models of other types as well: those with norms of q and k and a sigmoid, and those of them with MTP.
@@ -39,7 +36,7 @@ AMBIGUOUS = {
     "mixtral": "mixtral|granitemoe", "granitemoe": "mixtral|granitemoe",
     "deepseek_v3": LATENT, "moonlight": LATENT, "glm4_moe_lite": LATENT, "sarvam_mla": LATENT,
     "deepseek_v3_mtp": LATENT_MTP,
-    "dots1": NORMED, "hy_v3": NORMED, "hy_v3_mtp": NORMED_MTP, "solar_open": f"{BIASED}|solar_open",
+    "dots1": NORMED, "hy_v3": NORMED, "hy_v3_mtp": NORMED_MTP, "solar_open": f"{BIASED}|solar_open|glm4v_moe_text",
     "glm4_moe": BIASED, "glm4_moe_mtp": BIASED,
     "qwen3_next": "qwen3_next|qwen3_5_moe_text", "qwen3_next_mtp": "qwen3_next|qwen3_5_moe_text",
     "qwen3_5_moe_text": "qwen3_next|qwen3_5_moe_text",
@@ -84,6 +81,7 @@ def trained(tmp_path_factory):
             "name": family, "checkpoint": str(there / "release"), "save": str(iteration),
             "arguments": trainer_arguments(lines, family in SPELLED),
             "ids": tiny_models.token_ids().tolist(), "output": str(output),
+            "wide_norms": tiny_models.FAMILIES[family].wide_norms,
         })  # fmt: skip
     said = gpt_judge.run(folder, jobs)
     for family, found in said.items():

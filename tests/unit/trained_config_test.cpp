@@ -311,6 +311,130 @@ TEST(TrainedConfig, SharedExpertsAreCounted) {
       << odd.why_none;
 }
 
+const std::vector<TensorRef> kWideNorms = {named("decoder.layers.0.self_attention.q_layernorm.weight", {128}),
+                                           named("decoder.layers.0.self_attention.k_layernorm.weight", {64})};
+
+/// Changes of a run's arguments, and what the refusal must say of each; "" where there is a config.json.
+using Changes = std::vector<std::pair<SavedFields, std::string>>;
+
+void expect_each(const SavedFields& sound, const std::string& type, const std::vector<TensorRef>& tensors,
+                 const Changes& changes) {
+  const std::string embedding(kEmbeddingKey);
+  const TrainedConfig whole = made(sound, type, embedding, tensors);
+  EXPECT_NE(whole.text, "") << whole.why_none;
+  for (const auto& [fields, says] : changes) {
+    const TrainedConfig found = made(changed(sound, fields), type, embedding, tensors);
+    EXPECT_EQ(found.text.empty(), !says.empty()) << fields.begin()->first << found.text;
+    EXPECT_NE(found.why_none.find(says), std::string::npos) << found.why_none;
+    if (!says.empty()) {
+      EXPECT_EQ(found.options, std::vector<std::string>{"--from-config"});
+    }
+  }
+}
+
+TEST(TrainedConfig, NormsOverAllHeadsAreSaidByTheTensors) {
+  const std::string embedding(kEmbeddingKey);
+  EXPECT_EQ(read_architecture(made(kQwen3, {}, embedding, kWideNorms).text)->model_type, "olmoe");
+  const SavedFields minimax = changed(kQwen3, {{"moe_router_score_function", "\"sigmoid\""},
+                                               {"moe_router_enable_expert_bias", "true"},
+                                               {"rotary_percent", "0.5"}});
+  const TrainedConfig found = made(minimax, {}, embedding, kWideNorms);
+  const ConfigFields fields(found.text);
+  EXPECT_EQ(fields.text({"model_type"}), "minimax_m2") << found.why_none;
+  EXPECT_EQ(fields.integer({"rotary_dim"}), 16);
+  EXPECT_EQ(fields.flag({"use_routing_bias"}), true);
+  EXPECT_NE(made(kQwen3, "olmoe").why_none.find("no 'self_attention.q_layernorm.weight' instead of one over all"),
+            std::string::npos);
+  EXPECT_NE(made(kQwen3, "olmoe", embedding, {kWideNorms[0], named(kWideNorms[1].name, {32})})
+                .why_none.find("num_query_groups 2 of kv_channels 32 instead of 32 in all, which 'decoder."),
+            std::string::npos);
+  expect_each(kQwen3, "olmoe", kWideNorms,
+              {{{{"qk_layernorm", "false"}}, "qk_layernorm False instead of True"},
+               {{{"qk_layernorm", "null"}}, "no qk_layernorm instead of True"},
+               {{{"kv_channels", "16"}}, "kv_channels 16 instead of 128 in all"},
+               {{{"kv_channels", "null"}}, "kv_channels"},
+               {{{"kv_channels", "9223372036854775807"}}, "kv_channels 9223372036854775807 instead of 128"},
+               {{{"num_query_groups", "4"}}, "num_query_groups 4 of kv_channels 32 instead of 64"},
+               {{{"group_query_attention", "false"}}, "num_attention_heads 4 of kv_channels 32 instead of 64"},
+               {{{"moe_router_pre_softmax", "null"}}, "do not say moe_router_pre_softmax"},
+               {{{"moe_router_pre_softmax", "1"}}, "moe_router_pre_softmax is 1, where True or False belongs"},
+               {{{"moe_router_score_function", "\"sigmoid\""}}, "moe_router_score_function sigmoid"},
+               {{{"rotary_percent", "0.5"}}, "rotary_percent 0.5"},
+               {{{"add_qkv_bias", "true"}}, "add_qkv_bias True"},
+               {{{"moe_shared_expert_intermediate_size", "48"}}, "moe_shared_expert_intermediate_size 48"},
+               {{{"position_embedding_type", "\"yarn\""}, {"rotary_scaling_factor", "4.0"}}, ""},
+               {{{"moe_router_pre_softmax", "true"}}, ""}});
+  expect_each(minimax, "minimax_m2", kWideNorms,
+              {{{{"rotary_percent", "0.3"}}, "rotary_percent is 0.3 of 32 dimensions of a head (kv_channels)"},
+               {{{"rotary_percent", "1e300"}}, "rotary_percent is 1e+300"},
+               {{{"rotary_percent", "-0.5"}}, "rotary_percent is -0.5"},
+               {{{"rotary_percent", "null"}}, "do not say rotary_percent"},
+               {{{"rotary_percent", "\"0.5\""}}, "rotary_percent is the text '0.5'"},
+               {{{"moe_router_score_function", "\"softmax\""}}, "moe_router_score_function softmax"},
+               {{{"moe_router_topk_scaling_factor", "2.5"}}, "moe_router_topk_scaling_factor 2.5"},
+               {{{"moe_router_num_groups", "4"}, {"moe_router_group_topk", "2"}}, "moe_router_num_groups 4"},
+               {{{"mtp_num_layers", "1"}}, "mtp_num_layers 1"},
+               {{{"position_embedding_type", "\"yarn\""}, {"rotary_scaling_factor", "4.0"}}, "rotary_percent is 0.5"},
+               {{{"moe_router_enable_expert_bias", "false"}}, ""},
+               {{{"rotary_percent", "0.25"}}, ""}});
+}
+
+/// What no argument says is asked for where models of the type differ in it, and nothing else is.
+TEST(TrainedConfig, FieldsThatNoArgumentSaysAreNamed) {
+  const SavedFields glm = changed(kQwen3, {{"moe_router_score_function", "\"sigmoid\""},
+                                           {"moe_router_enable_expert_bias", "true"},
+                                           {"moe_shared_expert_intermediate_size", "96"},
+                                           {"qk_layernorm", "false"},
+                                           {"add_qkv_bias", "true"},
+                                           {"kv_channels", "128"},
+                                           {"rotary_percent", "0.5"}});
+  const ConfigFields sections(made(glm, "glm4v_moe_text").text);
+  EXPECT_EQ(sections.integers({"rope_scaling.mrope_section"}), (std::vector<i64>{8, 12, 12}));
+  EXPECT_EQ(sections.flag({"attention_bias"}), true);
+  EXPECT_NE(made(glm).why_none.find("--to hf:glm4_moe, --to hf:glm4v_moe_text"), std::string::npos);
+  // One that needs a file is named beside the others.
+  EXPECT_NE(made(changed(glm, {{"kv_channels", "32"}})).why_none.find("--to hf:glm4v_moe_text"), std::string::npos);
+  expect_each(glm, "glm4v_moe_text", {},
+              {{{{"kv_channels", "32"}}, "no argument says mrope_section (its default [8, 12, 12] is of 64 dimensions"},
+               {{{"rotary_percent", "1.0"}}, "rotary_percent 1 of kv_channels 128 turns 128"},
+               {{{"rotary_percent", "null"}}, "do not say rotary_percent"},
+               {{{"mrope_section", "[8, 12, 12]"}}, "mrope_section [8, 12, 12] instead of None"},
+               {{{"position_embedding_type", "\"mrope\""}}, "position_embedding_type mrope"},
+               {{{"qk_layernorm", "true"}}, "qk_layernorm True"},
+               {{{"add_qkv_bias", "1"}}, "add_qkv_bias is 1"},
+               {{{"kv_channels", "64"}, {"rotary_percent", "1.0"}}, ""},
+               {{{"add_qkv_bias", "false"}}, ""}});
+
+  const SavedFields mistral = changed(deepseek(), {{"moe_router_score_function", "\"softmax\""},
+                                                   {"moe_router_enable_expert_bias", "false"},
+                                                   {"q_lora_rank", "28"},
+                                                   {"rope_type", "\"yarn\""},
+                                                   {"rotary_scaling_factor", "4.0"},
+                                                   {"mscale", "1.0"},
+                                                   {"mscale_all_dim", "1.0"}});
+  const TrainedConfig small = made(mistral);
+  const ConfigFields rope(small.text);
+  EXPECT_EQ(rope.text({"model_type"}), "mistral4") << small.why_none;
+  EXPECT_EQ(rope.number({"rope_parameters.llama_4_scaling_beta"}), 0.0);
+  EXPECT_EQ(rope.integer({"rope_parameters.original_max_position_embeddings"}), 4096);
+  EXPECT_EQ(rope.flag({"norm_topk_prob"}), true);
+  expect_each(mistral, "mistral4", {},
+              {{{{"max_position_embeddings", "4097"}}, "no argument says llama_4_scaling_beta, by which transformers"},
+               {{{"max_position_embeddings", "8192"}, {"original_max_position_embeddings", "8192"}}, ""},
+               {{{"max_position_embeddings", "4096"}}, ""},
+               {{{"max_position_embeddings", "null"}}, "do not say max_position_embeddings"},
+               {{{"rope_type", "\"rope\""}}, "rope_type rope instead of yarn"},
+               {{{"rotary_scaling_factor", "null"}}, "do not say rotary_scaling_factor"},
+               {{{"moe_router_num_groups", "4"}, {"moe_router_group_topk", "2"}}, "moe_router_num_groups 4 instead of"},
+               {{{"moe_router_pre_softmax", "true"}}, "moe_router_pre_softmax True instead of False"},
+               {{{"moe_router_pre_softmax", "true"}, {"moe_router_topk", "1"}}, ""},
+               {{{"moe_router_score_function", "\"sigmoid\""}}, "moe_router_score_function sigmoid"},
+               {{{"moe_shared_expert_intermediate_size", "null"}}, "no moe_shared_expert_intermediate_size"},
+               {{{"mscale", "\"1\""}}, "mscale is the text '1'"},
+               {{{"mtp_num_layers", "1"}}, "mtp_num_layers 1"},
+               {{{"moe_router_topk_scaling_factor", "2.5"}}, ""}});
+}
+
 TEST(TrainedConfig, OtherNamesAndTextsMakeNone) {
   EXPECT_EQ(made(kQwen3, {}, "language_model.embedding.word_embeddings.weight").text, "");
   EXPECT_NE(made(kQwen3, "nonsense").why_none.find("'nonsense'"), std::string::npos);
