@@ -309,8 +309,8 @@ class Comparison {
     compare_yarn();
     compare_indexers();
     compare_mtp();
-    if (!saved_.word("window_size").empty() && !saved_.window())
-      add("window_size", saved_.word("window_size"), std::string(kNone) + " or two numbers");
+    if (const std::string needed = saved_.window_fault(); !needed.empty())
+      add("window_size", saved_.word("window_size"), needed);
     compare_layers("window_size", windows_asked(), saved_.window() ? saved_.window_layers() : no_layers());
     compare_layers("no_rope_freq", flags_in(asked("no_rope_freq")), saved_.ropeless_layers());
     compare_layers("dsa_indexer_topk_freq", indexers_asked(), saved_.indexer_layers());

@@ -45,8 +45,8 @@ Reading read_as(const Family& family, SavedArgs& args) {
       if (value && !row.field.empty()) text += fmt::format(",\n  \"{}\": {}", family.own_word(row.field), *value);
     }
   constexpr std::string_view kWindow = "window_size";
-  if (const std::string word = args.word(kWindow); !word.empty() && word != "None" && !args.window())
-    args.strange.push_back(fmt::format("{} {} instead of None or two numbers", kWindow, word));
+  if (const std::string needed = args.window_fault(); !needed.empty())
+    args.strange.push_back(fmt::format("{} {} instead of {}", kWindow, args.word(kWindow), needed));
   for (const ArgumentDifference& unread : unread_arguments(args, read))
     args.strange.push_back(fmt::format("{} {} instead of {}", unread.name, unread.saved, unread.asked));
   return {&family, text + "\n}\n", args.missing, args.faults, args.strange, args.unsaid};

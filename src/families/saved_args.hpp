@@ -137,11 +137,25 @@ class SavedArgs {
       if (const auto epsilon = number(name)) return epsilon;
     return std::nullopt;
   }
-  /// Tokens to the left of a token that it sees; none where it sees all.
+  /// Tokens to the left of a token that it sees; none where it sees all, and where there is a window_fault().
+  /// Transformer Engine sets the second number of window_size to 0 in causal attention, so that (7, 7) is (7, 0), and
+  /// takes a first one of -1 for all tokens (check_set_window_size in
+  /// transformer_engine/pytorch/attention/dot_product_attention/utils.py, of 2026-08-22).
   std::optional<i64> window() const {
-    const auto value = document_.root().find("window_size");
-    if (!value || value->size() != 2) return std::nullopt;
-    return (*value->items().begin()).get<i64>();
+    const std::vector<i64> numbers = window_numbers();
+    return numbers.size() == 2 && numbers[0] >= 0 && window_fault().empty() ? std::optional(numbers[0]) : std::nullopt;
+  }
+  /// Returns what window_size should be where no causal attention computes with it; empty where one does. Megatron-Core
+  /// 0.19.2's own attention (transformer_impl local, get_sliding_window_causal_mask in
+  /// megatron/core/transformer/utils.py) takes both numbers as they are, so that (7, 7) sees 7 tokens to come.
+  std::string window_fault() const {
+    if (!is_said("window_size")) return {};
+    const std::vector<i64> numbers = window_numbers();
+    if (numbers.size() != 2) return "None or two numbers";
+    if (text("transformer_impl") == "local")
+      return numbers[0] >= 0 && numbers[1] == 0 ? "" : "a number and 0 (beside transformer_impl local)";
+    const bool sees_all = numbers[0] == -1 && (numbers[1] == -1 || numbers[1] == 0);
+    return numbers[0] >= 0 || sees_all ? "" : "0 or more tokens to the left, or -1 and -1, with which it sees all";
   }
 
   const TensorRef* tensor(std::string_view name) const {
@@ -151,6 +165,17 @@ class SavedArgs {
 
  private:
   static constexpr std::size_t kDepth = 8;
+  /// Those of window_size that are whole numbers.
+  std::vector<i64> window_numbers() const {
+    std::vector<i64> numbers;
+    const auto value = document_.root().find("window_size");
+    if (!value || value->kind() != JsonKind::Array) return numbers;
+    for (const JsonValue item : value->items()) {
+      if (!item.get<i64>()) return {};
+      numbers.push_back(*item.get<i64>());
+    }
+    return numbers;
+  }
   static std::string short_word(const JsonValue& value) {
     constexpr std::size_t kShown = 40;
     return value.kind() == JsonKind::Null ? "None" : python_word(value).substr(0, kShown);

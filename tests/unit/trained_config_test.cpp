@@ -2,6 +2,7 @@
 
 #include "arch/trained_config.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "families/architecture.hpp"
@@ -433,6 +434,36 @@ TEST(TrainedConfig, FieldsThatNoArgumentSaysAreNamed) {
                {{{"mscale", "\"1\""}}, "mscale is the text '1'"},
                {{{"mtp_num_layers", "1"}}, "mtp_num_layers 1"},
                {{{"moe_router_topk_scaling_factor", "2.5"}}, ""}});
+}
+
+/// Transformer Engine's causal attention sees nothing to the right, Megatron-Core's own what the second number says.
+TEST(TrainedConfig, WindowsAreThoseThatACausalLayerComputesWith) {
+  const auto width_of = [](const std::string& window, const std::string& attention = "\"transformer_engine\"") {
+    SavedFields fields = changed(kQwen3, {{"window_size", window}, {"transformer_impl", attention}});
+    for (const char* name : {"num_experts", "moe_ffn_hidden_size", "moe_layer_freq", "moe_router_topk"})
+      fields.erase(name);
+    const TrainedConfig found = made(changed(fields, {{"qk_layernorm", "false"}}), "mistral");
+    const auto width = ConfigFields(found.text).integer({"sliding_window"});
+    return found.text.empty() ? found.why_none : width ? std::to_string(*width) : "all";
+  };
+  EXPECT_EQ(width_of("[7, 0]"), "8");
+  EXPECT_EQ(width_of("[7, 7]"), "8");
+  EXPECT_EQ(width_of("[7, -1]"), "8");
+  EXPECT_EQ(width_of("[0, 0]"), "1");
+  EXPECT_EQ(width_of("[-1, 0]"), "all");
+  EXPECT_EQ(width_of("[-1, -1]"), "all");
+  EXPECT_EQ(width_of("null"), "all");
+  EXPECT_EQ(width_of("[7, 0]", "\"local\""), "8");
+  const auto is_named = [&](const std::string& text, std::string_view needed) {
+    return text.find(fmt::format("window_size {}", needed)) != text.npos;
+  };
+  EXPECT_PRED2(is_named, width_of("[7, 7]", "\"local\""), "[7, 7] instead of a number and 0 (beside");
+  EXPECT_PRED2(is_named, width_of("[-1, 0]", "\"local\""), "[-1, 0] instead of a number and 0 (beside");
+  EXPECT_PRED2(is_named, width_of("[-1, 7]"), "[-1, 7] instead of 0 or more tokens to the left");
+  EXPECT_PRED2(is_named, width_of("[-2, 0]"), "[-2, 0] instead of 0 or more tokens to the left");
+  EXPECT_PRED2(is_named, width_of("[7]"), "[7] instead of None or two numbers");
+  EXPECT_PRED2(is_named, width_of("[7, 0.5]"), "[7, 0.5] instead of None or two numbers");
+  EXPECT_PRED2(is_named, width_of("7"), "7 instead of None or two numbers");
 }
 
 TEST(TrainedConfig, OtherNamesAndTextsMakeNone) {
