@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "arch/dense_table.hpp"
 #include "arch/model_names.hpp"
@@ -288,6 +289,7 @@ class TargetResolver {
   void read_former() {
     target_.former = former_model(source_.record(), hints_, recognition_);
     check_root();
+    check_copies();
     // A naming that is asked for by its own name spells its keys in its own way.
     if (options_.target) target_.former.expert_root = expert_root();
     if (const std::string* root = entry_of(source_.record(), "hf_root"); root != nullptr && !target_.former.expert_root)
@@ -303,6 +305,45 @@ class TargetResolver {
     fail(ErrorCode::RecordInvalid, {},
          "the record's entry hf_root is '{}', which is in front of no keys of a model of type '{}' (such are '{}')",
          *root, architecture_->model_type, fmt::join(roots, "', '"));
+  }
+
+  /// A name that repeats no tensor would be left out in silence, and with it the copy that it was. The numbers of
+  /// layers are those of the whole model, of which this may be a part.
+  void check_copies() const {
+    if (architecture_ == nullptr || !target_.former.copies || options_.to.scope == Scope::Experts) return;
+    const std::vector<std::string> own = copies_behind(target_.former.root);
+    std::vector<std::string> known = own;
+    for (const std::string_view root : roots_of(*architecture_->family))
+      std::ranges::move(copies_behind(root), std::back_inserter(known));
+    for (const std::string& name : *target_.former.copies)
+      if (std::ranges::find(known, numberless(name)) == known.end())
+        fail(ErrorCode::RecordInvalid, {},
+             "the record's entry hf_copies names '{}', which repeats no other tensor in a model of type '{}'{}", name,
+             architecture_->model_type, own.empty() ? "" : fmt::format(" (such do '{}')", fmt::join(own, "', '")));
+  }
+
+  /// The names of the tensors that repeat others, without the numbers of layers.
+  std::vector<std::string> copies_behind(std::string_view root) const {
+    std::vector<std::string> names;
+    const DenseNaming& naming = architecture_->family->naming;
+    for_each_row(naming, [&](const DenseRow& row) {
+      const bool of_model = row.place == Place::Model;
+      if (!row.copy && !(of_model && row.roles[0] == DenseRole::Head && architecture_->tied)) return;
+      names.push_back(
+          numberless(print_key(naming, row, root, of_model ? "" : "mtp", 0, TensorKind::Weight, *architecture_)));
+    });
+    return names;
+  }
+
+  /// "model.layers.N.x" of "model.layers.3.x".
+  static std::string numberless(std::string_view name) {
+    std::string text;
+    for (const char c : name)
+      if (c < '0' || c > '9')
+        text += c;
+      else if (!text.ends_with('N'))
+        text += 'N';
+    return text;
   }
 
   /// The text in front of layers of a hub's experts, behind what is no part of their naming: "model.language_model.".

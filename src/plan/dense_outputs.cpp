@@ -192,7 +192,10 @@ class DenseWriter {
     const DenseRole role = row.roles[0] == DenseRole::Head && architecture_.tied ? DenseRole::Embedding : row.roles[0];
     const std::string name =
         print_key(*target_.naming, row, target_.root, id.stack, id.layer, TensorKind::Weight, architecture_);
-    if (target_.copies ? !target_.copies->contains(name) : only_named) return;
+    if (target_.copies ? !target_.copies->contains(name) : only_named) {
+      if (!only_named) left_out_.push_back(name);
+      return;
+    }
     const Parts& model = layers_.at({});
     const auto original = model.find({role, TensorKind::Weight});
     if (original == model.end()) return;
@@ -315,6 +318,10 @@ class DenseWriter {
     if (!from_.wrapper.empty())
       plan_.notes.push_back(
           fmt::format("all keys of the model begin with '{}', which is no part of it and is taken off", from_.wrapper));
+    if (!left_out_.empty())
+      plan_.notes.push_back(
+          fmt::format("the record (hf_copies) says that the model had no copy '{}', so the output has none",
+                      fmt::join(left_out_, "' and no '")));
     if (zeros_ > 0)
       plan_.notes.push_back(
           fmt::format("{} biases of routers, such as '{}', are written as zeros: {} asks for them unless its "
@@ -351,6 +358,8 @@ class DenseWriter {
   std::set<const DenseMatrix*> used_;
   /// The roles that a source's tensor has, by its number.
   std::map<std::size_t, std::set<DenseRole>> roles_in_;
+  /// Copies that the target's naming has and the record does not list.
+  std::vector<std::string> left_out_;
   i64 renamed_ = 0, fused_ = 0, split_ = 0, computed_ = 0, unknown_ = 0, zeros_ = 0;
   std::string first_zeros_;
 };
