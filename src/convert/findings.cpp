@@ -57,14 +57,34 @@ std::string kept_config_note(const Conversion& conversion) {
                                                       : "the one that lies beside the source's file");
 }
 
-/// Hubs have such models, and transformers saves none of MTP: the rest is whole. Empty where nothing is missing.
-std::string missing_mtp_text(const Recognition& model) {
+/// A tensor of multi-token prediction that the family's rows do not know, by its name in the hub's form; empty where
+/// there is none.
+std::string unknown_mtp_tensor(const Inventory& inventory, const Recognition& model) {
+  for (const std::size_t index : model.others) {
+    std::string_view name = inventory.tensors[index].name;
+    if (name.starts_with(kUnknownPrefix)) name.remove_prefix(kUnknownPrefix.size());
+    if (name.starts_with("mtp.")) return std::string(name);
+  }
+  return {};
+}
+
+/// Hubs have models without MTP, and transformers saves none: the rest is whole. K-EXAONE's is there, and comes back
+/// whole, but no argument makes it. Empty where nothing is missing.
+std::string missing_mtp_text(const Conversion& conversion, bool to_hub) {
+  const Recognition& model = conversion.source.recognition;
   if (!lacks_promised_mtp(model)) return {};
   const Architecture* const architecture = model.architecture.get();
+  const std::string promise = fmt::format("config.json promises {} MTP layer{} ({})", architecture->mtp_layers,
+                                          architecture->mtp_layers == 1 ? "" : "s", architecture->mtp_field);
+  const std::string unknown = unknown_mtp_tensor(conversion.source.source->inventory(), model);
+  if (unknown.empty())
+    return promise +
+           ", but the checkpoint has no tensor of one: the output has none, and a program that asks for it will not "
+           "find it";
+  if (to_hub) return {};
   return fmt::format(
-      "config.json promises {} MTP layer{} ({}), but the checkpoint has no tensor of one: the output has none, and a "
-      "program that asks for it will not find it",
-      architecture->mtp_layers, architecture->mtp_layers == 1 ? "" : "s", architecture->mtp_field);
+      "{}, whose tensors, such as '{}', no map knows: they travel beside the model, and no argument makes such a layer",
+      promise, unknown);
 }
 
 /// A model that Megatron-Core trained may lack a tensor that its family has. Empty where nothing is missing.
@@ -294,10 +314,10 @@ std::vector<std::string> warnings_of(const Conversion& conversion) {
   if (conversion.options.from.decode && conversion.source.source->info().decoded_weights.empty() && !is_stale)
     warnings.emplace_back("--decode changes nothing: no weight here is quantized");
   const bool renamed = conversion.plan.to.naming != conversion.plan.from.naming;
-  if (const std::string text = missing_mtp_text(conversion.source.recognition);
+  const bool to_hub = conversion.options.target && conversion.options.target->starts_with("hf");
+  if (const std::string text = missing_mtp_text(conversion, to_hub);
       renamed && conversion.options.to.scope == Scope::Model && !text.empty())
     warnings.push_back(text);
-  const bool to_hub = conversion.options.target && conversion.options.target->starts_with("hf");
   if (to_hub || !renamed)
     for (std::string& text : missing_tower_texts(conversion.source.recognition)) warnings.push_back(std::move(text));
   if (const std::string text = missing_bias_text(conversion.source.recognition); renamed && to_hub && !text.empty())

@@ -4,7 +4,7 @@ import json
 import pathlib
 import shutil
 
-from case import REFUSED, Case, Run
+from case import REFUSED, Case, Run, both, config_changed, tensors_changed
 from cases_arguments import read_common, write_common
 
 def record_changed(**values):
@@ -76,6 +76,42 @@ def retrained(family: str, says: str, **values) -> Case:
     ], note=f"a trainer's, {name} {value}")
 
 
+def read_alike(family: str, **values) -> Case:
+    """What a trainer saved with these arguments comes back as it was."""
+    (name, value), *_ = values.items()
+    return Case(f"whole/{family}", "hf", [
+        Run("convert SRC OUT --to megatron", check=trained(**values)),
+        Run(f"convert OUT OUT2 --to hf:{TYPES.get(family, family)}"),
+        Run("verify SRC OUT2", plan=False),
+    ], note=f"a trainer's, {name} {value}")
+
+
+def recopied(says: str, copies: str) -> Case:
+    """Copies that the record does not list are left out, and named."""
+    return Case("whole/deepseek_v3", "hf", [
+        Run("convert SRC OUT --to megatron", check=record_changed(hf_copies=copies)),
+        Run("convert OUT OUT2 --to hf", says=says.replace(".", r"\.")),
+        Run("verify SRC OUT2", plan=False),
+    ], note=f"a record with the copies {copies}")
+
+
+def with_mtp(tensors: dict) -> None:
+    """Adds what K-EXAONE is published with: a dense layer of MTP, and what stands around it."""
+    for name in [name for name in tensors if name.startswith("model.layers.0.")]:
+        tensors[name.replace("model.", "mtp.", 1)] = tensors[name]
+    dtype, (hidden,), norm = tensors["model.norm.weight"]
+    for name in ("norm", "pre_fc_norm_hidden", "pre_fc_norm_embedding"):
+        tensors[f"mtp.{name}.weight"] = (dtype, [hidden], norm)
+    tensors["mtp.fc.weight"] = (dtype, [hidden, 2 * hidden], norm * 2 * hidden)
+
+
+def mtp_of_no_map(command: str, status: int, says: str, *after: str) -> Case:
+    """docs/targets.md says what becomes of K-EXAONE's MTP."""
+    return Case("whole/exaone_moe", "hf", [
+        Run(command, status, says=says), *(Run(line, plan=line.startswith("convert")) for line in after),
+    ], change=both(tensors_changed(with_mtp), config_changed(num_nextn_predict_layers=1)), note=f"MTP, {command}")
+
+
 def without_record(out: pathlib.Path) -> str:
     """Leaves what a trainer would, and hf/config.json."""
     for path in (out / "release/glu_ckpt.json", out / "megatron_args.txt"):
@@ -134,9 +170,27 @@ CASES = [
         Run("convert OUT OUT2 --to hf:glm4v_moe_text", 4, says=r"no argument says mrope_section .* turns 12\)"),
         Run("convert OUT OUT2 --to hf --from-config SRC/config.json"),
     ], note="a trainer's, without sections"),
+    retrained("mistral", r"window_size \[6, 6\] instead of a number and 0", window_size=(6, 6),
+              transformer_impl="local"),
+    retrained("gpt_oss", r"window_size \[-1, 6\] instead of 0 or more", window_size=(-1, 6)),
+    read_alike("mistral", window_size=(6, 6)),
+    read_alike("gpt_oss", window_size=(6, -1)),
 ] + [
     rerecorded("'x' is not an expert grouping", "hf_experts", "x"),
     rerecorded("'splitx' is not a glu", "hf_glu", "splitx"),
     rerecorded("'' is not a glu", "hf_shared_glu", ""),
     rerecorded("'modelx\\.'.*deepseek_v3.*'model\\.'", "hf_root", "modelx."),
+    # A copy under a name of none; the original itself; the head of a model whose head is its own.
+    rerecorded(r"'model\.layers\.3\.x'.*'model\.layers\.N\.embed_tokens\.weight'", "hf_copies", "model.layers.3.x"),
+    rerecorded(r"'model\.embed_tokens\.weight', which repeats no other", "hf_copies", "model.embed_tokens.weight"),
+    rerecorded(r"'lm_head\.weight', which repeats no other", "hf_copies",
+               "model.layers.3.embed_tokens.weight lm_head.weight"),
+    recopied("no copy 'model.layers.3.embed_tokens.weight'", "model.layers.3.shared_head.head.weight"),
+    recopied("no copy 'model.layers.3.embed_tokens.weight' and no 'model.layers.3.shared_head.head.weight'",
+             "model.layers.9.embed_tokens.weight"),
+    mtp_of_no_map("convert SRC OUT --to megatron", 4, r"'mtp\.layers\.0\.input_layernorm\.weight'.*\[unknown-tensor\]"),
+    mtp_of_no_map("convert SRC OUT --to megatron --unknown keep", 0, r"whose tensors, such as 'mtp\.\S+', no map knows",
+                  "convert OUT OUT2 --to hf", "verify SRC OUT2"),
+    mtp_of_no_map("convert SRC OUT --to megatron --drop mtp", 0, "without multi-token prediction"),
+    mtp_of_no_map("convert SRC OUT --to hf --experts grouped --glu contiguous", 0, "", "verify SRC OUT"),
 ]
