@@ -109,7 +109,8 @@ OptionGroup source() {
       "What the source is, where it does not say",
       {
           option("--from-naming NAMING", "its naming, where its keys fit several", naming(FIELD(from.naming))),
-          option("--from-config FILE", "a config.json that says what model it is", text(FIELD(from.config_file))),
+          option("--from-config FILE", "a config.json that says what model it is, or the directory that has it",
+                 config_file(FIELD(from.config_file))),
           option("--from-glu ORDER", "its order of gate and up: contiguous, interleaved:K", glu(FIELD(from.glu))),
           option("--from-shared-glu ORDER", "the same for its shared expert", glu(FIELD(from.shared_glu))),
           option("--from-optimizer-glu ORDER", "the same for the optimizer's state of routed experts",

@@ -253,6 +253,14 @@ ValueKind checkpoint(TextField field) {
   }};
 }
 
+ValueKind config_file(TextField field) {
+  return {[field](Options& options, const std::string& typed) {
+    const fs::path inside = fs::path(typed) / "config.json";
+    field(options) = is_directory_at(typed) && is_file(inside) ? inside.string() : typed;
+    return std::string();
+  }};
+}
+
 ValueKind size(BytesField field, i64 least) {
   return {[field, least](Options& options, const std::string& typed) -> std::string {
     const auto bytes = parse_size(typed);

@@ -41,6 +41,8 @@ ValueKind naming(NamingField field);
 ValueKind target();
 /// A checkpoint that is read: find_input().
 ValueKind checkpoint(TextField field);
+/// A config.json, or the directory of a model that has one.
+ValueKind config_file(TextField field);
 /// Bytes, as parse_size() reads them; `least` is 1 or 1 MiB.
 ValueKind size(BytesField field, i64 least = i64{1} << 20);
 /// A range of experts, or a file that lists them; `grouping` takes those words, too.

@@ -238,8 +238,9 @@ class Parser {
                             [](const std::string& one) { return !one.starts_with('-'); });
       const std::string last = missing.back();
       missing.pop_back();
-      fail(ErrorCode::Usage, {}, "{}{}{} {} missing: {}", fmt::join(missing, ", "), missing.empty() ? "" : " and ",
-           last, missing.empty() ? "is" : "are", synopsis(command_));
+      fail(ErrorCode::Usage, {}, "{}{}{} {} missing: {}{}", fmt::join(missing, ", "), missing.empty() ? "" : " and ",
+           last, missing.empty() ? "is" : "are", synopsis(command_),
+           missing.empty() ? said_otherwise(command_.name, last) : "");
     }
     if (dynamic_cast<const CLI::ExcludesError*>(&error) != nullptr)
       fail(ErrorCode::Usage, {}, "{} and {} exclude each other: give one of them", name,
@@ -247,10 +248,19 @@ class Parser {
     for (const auto& [row, option] : options_) {
       if (row->value_name.empty() && "--" + name == row->name())
         fail(ErrorCode::Usage, {}, "{} takes no value", row->name());
-      if (name == row->name() && option->count() > 1) fail(ErrorCode::Usage, {}, "{} was given twice", name);
+      if (name == row->name() && option->count() > 1)
+        fail(ErrorCode::Usage, {}, "{} was given twice{}", name, list_of_words(*row));
       if (name == row->name()) fail(ErrorCode::Usage, {}, "{} needs a value: {} {}", name, name, row->value_name);
     }
     fail(ErrorCode::Usage, {}, "{}", text);
+  }
+
+  /// The way on where one value may be several words.
+  static std::string list_of_words(const OptionRow& row) {
+    for (const ValueWord& value : row.words)
+      if (value.word.find(',') != value.word.npos)
+        return fmt::format("; one may be several, between commas: {} {}", row.name(), value.word);
+    return {};
   }
 
   const CommandTable& command_;

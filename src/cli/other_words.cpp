@@ -26,6 +26,8 @@ constexpr std::string_view kVocabulary =
     "DST has the vocabulary of SRC; Megatron pads it when it loads, with a larger --padded-vocab-size";
 constexpr std::string_view kHub = "`hf download` and `hf upload` do that; a path may be hf://ORG/NAME";
 constexpr std::string_view kPage = "--html FILE names the page";
+constexpr std::string_view kDecode = "`glu-ckpt convert SRC DST --decode bf16` makes weights of codes";
+constexpr std::string_view kOrder = "`glu-ckpt convert SRC DST --glu ORDER` puts gate and up rows in another order";
 constexpr SaidOtherwise kSaidOtherwise[] = {
     {" glu-ckpt ", "compare", "`glu-ckpt verify` says whether two are one model, `glu-ckpt diff` where they differ"},
     {" glu-ckpt ", "download", kHub},
@@ -36,6 +38,16 @@ constexpr SaidOtherwise kSaidOtherwise[] = {
     {" glu-ckpt ", "info", kInspect},
     {" glu-ckpt ", "list", kInspect},
     {" glu-ckpt ", "ls", kInspect},
+    {" glu-ckpt ", "move", "`glu-ckpt convert SRC DST` writes a model in another layout"},
+    {" glu-ckpt ", "copy", "`glu-ckpt convert SRC DST` writes a model in another layout"},
+    {" glu-ckpt ", "decode", kDecode},
+    {" glu-ckpt ", "dequantize", kDecode},
+    {" glu-ckpt ", "encode", "`glu-ckpt convert SRC DST --encode FORMAT` quantizes"},
+    {" glu-ckpt ", "pad", "`glu-ckpt convert SRC DST --pad-experts N` pads experts, and --unpad takes that away"},
+    {" glu-ckpt ", "interleave", kOrder},
+    {" glu-ckpt ", "deinterleave", kOrder},
+    {" glu-ckpt ", "swap", kOrder},
+    {" glu-ckpt ", "split", "`glu-ckpt convert SRC DST --glu split` makes two tensors of gate and up"},
     {" glu-ckpt ", "merge", "`glu-ckpt convert SRC DST --merge ADAPTER` merges an adapter"},
     {" glu-ckpt ", "quantize", "`glu-ckpt convert SRC DST --encode FORMAT` quantizes"},
     {" glu-ckpt ", "resume", "the same `glu-ckpt convert` with --resume goes on"},
@@ -73,6 +85,8 @@ constexpr SaidOtherwise kSaidOtherwise[] = {
     {" convert plan ", "--from", "SRC says what it is; where it does not, --from-naming and --from-glu do"},
     {" convert plan ", "--quantize", "--encode FORMAT quantizes"},
     {" convert plan ", "--quantization", "--encode FORMAT quantizes"},
+    {" convert plan ", "--dequantize", "--decode bf16 makes weights of codes"},
+    {" convert plan ", "--dequant", "--decode bf16 makes weights of codes"},
     {" convert plan ", "--bits", "--encode FORMAT quantizes"},
     {" convert plan ", "--tp", kRanks},
     {" convert plan ", "--pp", kRanks},
@@ -86,6 +100,7 @@ constexpr SaidOtherwise kSaidOtherwise[] = {
     {" convert plan ", "--target-tensor-parallel-size", kRanks},
     {" convert plan ", "--target-pipeline-parallel-size", kRanks},
     {" convert plan ", "--target-expert-parallel-size", kRanks},
+    {" verify diff ", "B", "`glu-ckpt check PATH` compares one checkpoint with its own record and checksums"},
     {" verify diff ", "--tolerance", kBits},
     {" verify diff ", "--atol", kBits},
     {" verify diff ", "--rtol", kBits},

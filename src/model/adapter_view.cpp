@@ -342,7 +342,11 @@ void check_adapter_answers(const SourceAnswers& answers, bool is_adapter) {
   }
   refuse(answers.decode.has_value(), "--decode");
   refuse(!answers.encode.empty(), "--encode");
-  refuse(!answers.merge.empty(), "--merge");
+  if (!answers.merge.empty())
+    fail(ErrorCode::Usage, {},
+         "--merge: SRC is the model and --merge names the adapter, and this SRC is an adapter: `glu-ckpt convert MODEL "
+         "DST "
+         "--merge ADAPTER`");
   refuse(!answers.dtypes.empty(), "--dtype");
   refuse(!answers.layers.empty(), "--layers");
   refuse(!answers.keep_experts.empty(), "--keep-experts");

@@ -8,6 +8,7 @@
 #include "io/directory.hpp"
 #include "layout/element_grid.hpp"
 #include "model/source_hints.hpp"
+#include "model/stored_model.hpp"
 #include "quant/decoded_source.hpp"
 #include "quant/find_quantized.hpp"
 
@@ -52,6 +53,15 @@ std::string decode_hint(const Error& error, const Source& source) {
                      method);
 }
 
+/// What is missing of a model of which one shard was given is in the others.
+std::string shard_hint(const Error& error, const Source& source) {
+  constexpr ErrorCode kOfParts[] = {ErrorCode::ModelShape, ErrorCode::ModelIncomplete, ErrorCode::LayerMissing,
+                                    ErrorCode::ExpertMissing};
+  const std::string text = lone_shard_text(source);
+  const bool is_of_parts = std::ranges::find(kOfParts, error.code()) != std::end(kOfParts);
+  return is_of_parts && !text.empty() ? ". " + text : std::string();
+}
+
 }  // namespace
 
 void fail_located(const Error& error, const Source& source, bool decoding) {
@@ -60,7 +70,7 @@ void fail_located(const Error& error, const Source& source, bool decoding) {
     throw Error(error.code(), source.path().string() + ": " + error.what(), source.path().string())
         .with_missing_options(error.missing_options());
   if (!error.file().empty() || (status != ExitStatus::BrokenInput && status != ExitStatus::Refused)) throw error;
-  const std::string hint = decoding ? std::string() : decode_hint(error, source);
+  const std::string hint = shard_hint(error, source) + (decoding ? std::string() : decode_hint(error, source));
   const auto& tensors = source.inventory().tensors;
   const auto named = std::ranges::find(tensors, error.tensor(), &TensorRef::name);
   try {

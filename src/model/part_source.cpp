@@ -346,8 +346,8 @@ class PartMaker {
     const i64 chosen = fields.integer(top_k).value_or(1);
     if (chosen > part_.experts)
       fail(ErrorCode::NotSupported, {where, {}},
-           "{}: --keep-experts keeps {} experts of each layer, and the router chooses {} ({}): keep as many at least",
-           where, part_.experts, chosen, fields.spelling(top_k));
+           "{}: --keep-experts keeps {} of each layer, and the router chooses {} ({}): keep as many at least", where,
+           part_.experts == 1 ? "1 expert" : fmt::format("{} experts", part_.experts), chosen, fields.spelling(top_k));
     const i64 groups = std::max<i64>(fields.integer({"n_group"}).value_or(1), 1);
     const i64 chosen_groups = std::max<i64>(fields.integer({"topk_group"}).value_or(groups), 1);
     if (groups == 1) return;

@@ -79,6 +79,7 @@ StoredModel stored_model(const Source& source, const ModelHints& hints, const Re
   stored.quantized = holds_codes(model.blocks) ||
                      (!stored.quant_method.empty() && std::ranges::any_of(source.inventory().tensors, is_code_matrix));
   if (!model.misfits.empty()) stored.not_whole = "config.json contradicts the tensors";
+  if (std::string text = lone_shard_text(source); !text.empty()) stored.not_whole = std::move(text);
   if (const std::vector<std::string> flaws = run_flaw_texts(source, hints); !flaws.empty())
     stored.not_whole = flaws.front();
   if (const std::vector<std::string> bare = bare_code_texts(source.inventory(), model); !bare.empty())

@@ -194,3 +194,28 @@ stranger_obstacles() {
   check "is said before all: $ERR" has "$ERR" "[output-exists]"
   rm -rf "$codes" "$out"
 }
+
+# Wrong turns of ten tasks, and where each is shown the way.
+stranger_wrong_turns() {
+  local hf=$TESTDATA/whole/qwen3_moe/hf no=$WORK/no line text shard=$TESTDATA/hf/qwen3_moe/model-00001-of-00002.safetensors
+  while IFS='|' read -r line text; do
+    # shellcheck disable=SC2086
+    status "$line" 2 $line && check "$line: $ERR" has "$ERR" "$text [usage]"
+  done <<LINES
+decode a b|'decode' is not a command; \`glu-ckpt convert SRC DST --decode bf16\` makes weights of codes
+swap a b|'swap' is not a command; \`glu-ckpt convert SRC DST --glu ORDER\` puts gate and up rows in another order
+pad a b|\`glu-ckpt convert SRC DST --pad-experts N\` pads experts, and --unpad takes that away
+convert a b --dequantize|--dequantize is no option of glu-ckpt convert; --decode bf16 makes weights of codes
+verify a|B is missing: glu-ckpt verify [OPTIONS] A B; \`glu-ckpt check PATH\` compares one checkpoint with its own record and checksums
+convert a b --drop mtp --drop vision|--drop was given twice; one may be several, between commas: --drop mtp,vision
+LINES
+  mkdir "$WORK/adapters" && tar -xf "$TESTDATA/adapters.tar.xz" -C "$WORK/adapters"
+  status "the adapter first" 2 convert "$WORK/adapters/adapter_qwen3_sep_peft018/adapter" "$no" --merge "$WORK/adapters/adapter_qwen3_sep_peft018/base"
+  check "the other way round: $ERR" has "$ERR" "SRC is the model and --merge names the adapter, and this SRC is an adapter: \`glu-ckpt convert MODEL DST --merge ADAPTER\`"
+  status "a directory for its config.json" 0 plan "$WORK/adapters/adapter_qwen3_packed_peft021/adapter" "$no" --to hf --experts indexed --from-config "$WORK/adapters/adapter_qwen3_packed_peft021/base" -q
+  status "one expert" 3 plan "$hf" "$no" --keep-experts 2 && check "in the singular: $ERR" has "$ERR" "--keep-experts keeps 1 expert of each layer"
+  status "one shard" 3 plan "$shard" "$no" --to megatron
+  check "is said to be one: $ERR" has "$ERR" ". $shard: is one of 2 shards by its name"
+  status "inspect of one" 0 inspect "$shard" && check "the reason: $OUT" has "$OUT" "loads in    nothing as it is: $shard: is one of 2 shards"
+  rm -rf "$WORK/adapters"
+}
