@@ -107,8 +107,7 @@ std::vector<std::string> role_names() {
   for (const ExpertSet set : {ExpertSet::Routed, ExpertSet::Shared})
     for (const Role role : {Role::Gate, Role::Up, Role::Down, Role::GateUp}) names.push_back(expert_role(set, role));
   std::ranges::sort(names);
-  const auto again = std::ranges::unique(names);
-  names.erase(again.begin(), again.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
   return names;
 }
 
