@@ -38,9 +38,17 @@ bool is_name_of(const OptionRow& row, const std::string& word) {
   return row.long_name == word || row.short_name == word || row.long_name == "--" + word;
 }
 
-/// "interleaved" is interleaved:32, "fp8" all that begin with it, and "qwen3_moe" hf:qwen3_moe.
+/// "interleaved:4" without its number: what stands before it is a word of which any number may follow.
+std::string without_number(const std::string& word) {
+  const std::size_t colon = word.rfind(':');
+  const bool is_number =
+      colon != word.npos && colon + 1 < word.size() && word.find_first_not_of("0123456789", colon + 1) == word.npos;
+  return is_number ? word.substr(0, colon) : word;
+}
+
+/// "interleaved" and "interleaved:4" are interleaved:32, "fp8" all that begin with it, and "qwen3_moe" hf:qwen3_moe.
 bool is_name_of(const ValueWord& value, const std::string& word) {
-  return value.word == word || value.word.starts_with(word + ":") || value.word == "hf:" + word;
+  return value.word == word || value.word.starts_with(without_number(word) + ":") || value.word == "hf:" + word;
 }
 
 void add_option(std::vector<OptionTopic>& topics, const OptionRow& row, const std::string& command) {

@@ -11,6 +11,7 @@
 #include "arch/model_names.hpp"
 #include "core/fail.hpp"
 #include "core/hash.hpp"
+#include "layout/element_grid.hpp"
 #include "layout/expert_like_names.hpp"
 #include "layout/layout_table.hpp"
 #include "layout/optimizer_names.hpp"
@@ -70,8 +71,12 @@ void note_foreign_form(const ExpertBlock& block, const BlockTarget& target, bool
       fmt::format("{} experts as {}, {}", to_string(block.set), to_string(target.experts), to_string(target.glu));
   std::string note;
   if (!is_native(*target.naming, block.set, target.experts, fused)) {
-    note = fmt::format("{}: software that reads {} does not store them so; it stores {}", form, target.naming->name,
-                       fmt::join(native_forms(*target.naming), " or "));
+    std::vector<std::string> forms = native_forms(*target.naming);
+    // Codes are read as the hub has them, also where other forms of numbers are.
+    const bool in_codes = holds_codes({block}) && target.naming->native_indexed_split;
+    if (in_codes) forms.resize(1);
+    note = fmt::format("{}: software that reads {} does not store {} so; it stores {}", form, target.naming->name,
+                       in_codes ? "codes" : "them", fmt::join(forms, " or "));
   } else if (const Glu fixed = fixed_glu(*target.naming);
              fused && fixed.kind != Glu::Kind::Unknown && block.set == ExpertSet::Routed && target.glu != fixed) {
     const std::string text =
@@ -363,7 +368,9 @@ Plan make_plan(const Inventory& inventory, const Recognition& from, const PlanOp
   if (identity && !options.force && !options.new_format)
     fail(ErrorCode::AlreadyInLayout, {}, "the source is {} already{}; {}--force copies it all the same",
          layout_text(plan.to, from.naming_settled), same_rows_text(plan),
-         from.is_adapter ? "its files can be used as they are where --to and --experts ask for nothing else, "
+         from.is_adapter
+             ? "that is what these options ask for, so its files can be used as they are (`glu-ckpt inspect` "
+               "says what loads them); "
          : asks_for_nothing(options.to) ? "--to says which program is to load the output, "
                                         : "");
   if (!is_identity(drafts.list, inventory)) check_nothing_left_behind(inventory, from, drafts.list);

@@ -118,6 +118,25 @@ void tell_of_codes(const RunOptions& run, const Checkpoint& source, const Checkp
                                           : fmt::format("`glu-ckpt diff {} {} --decode bf16`", of, name));
 }
 
+/// A part is compared with all of its source unless somebody says of what it is a part. --layers of verify does not:
+/// it limits what is compared, and leaves out the embedding of a part, too.
+void tell_of_part(const RunOptions& run, const SourceAnswers& answers, const Checkpoint& source,
+                  const Checkpoint& other) {
+  const Record &record = other.source->record(), &own = source.source->record();
+  const auto part = record.find("part"), own_part = own.find("part");
+  if (part == record.end() || (own_part != own.end() && own_part->second == part->second)) return;
+  const auto options = record.find("part_options");
+  const std::string all = options == record.end() ? "" : options->second;
+  const std::pair<std::string_view, bool> given[] = {{"--from-layers", !answers.layers.empty()},
+                                                     {"--keep-experts", !answers.keep_experts.empty()},
+                                                     {"--drop", answers.drop_mtp || answers.drop_vision}};
+  const auto lacks = [&](const auto& one) { return !one.second && all.find(one.first) != all.npos; };
+  const auto is_given = [](const auto& one) { return one.second; };
+  if (all.empty() ? std::ranges::any_of(given, is_given) : std::ranges::none_of(given, lacks)) return;
+  tell_note(run, "{}: is a part ({}); {} compares with that part of {}", other.source->path().string(), part->second,
+            all.empty() ? "--from-layers, --keep-experts or --drop" : all, source.source->path().string());
+}
+
 /// A checkpoint that was decoded, or encoded anew, is compared with its source as that is stored unless somebody says
 /// otherwise.
 void tell_how_to_read(const RunOptions& run, const SourceAnswers& answers, const Checkpoint& source,
@@ -138,14 +157,6 @@ void tell_how_to_read(const RunOptions& run, const SourceAnswers& answers, const
       from != record.end() && !own.contains("filled_from") && answers.fill_from.empty())
     tell_note(run, "{}: tensors were filled from {}; --fill-from {} compares with {} so", other.source->path().string(),
               from->second, from->second, source.source->path().string());
-  if (const auto part = record.find("part"); part != record.end() && !own.contains("part") && answers.layers.empty() &&
-                                             answers.keep_experts.empty() && !answers.drop_mtp &&
-                                             !answers.drop_vision) {
-    const auto options = record.find("part_options");
-    tell_note(run, "{}: is a part ({}); {} compares with that part of {}", other.source->path().string(), part->second,
-              options == record.end() ? "--from-layers, --keep-experts or --drop" : options->second,
-              source.source->path().string());
-  }
   if (const auto merged = record.find("merged");
       merged != record.end() && !own.contains("merged") && answers.merge.empty())
     tell_note(run, "{}: the adapter {} was merged; --merge ADAPTER compares with {} so", other.source->path().string(),
@@ -276,6 +287,10 @@ Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path&
     verdict.differences.configs = compare_configs(a, b, options.a, options.b);
   if (as_stored)
     tell_note(run, "nothing says in which order the two hold gate and up rows: they were compared as they are stored");
+  if (!verdict.equal || verdict.compared < verdict.in_both) {
+    tell_of_part(run, options.a, a, b);
+    tell_of_part(run, options.b, b, a);
+  }
   if (!verdict.equal) {
     tell_how_to_read(run, options.a, a, b, Question::AreTheyOne);
     tell_how_to_read(run, options.b, b, a, Question::AreTheyOne);
@@ -345,6 +360,8 @@ Diff diff(const std::filesystem::path& path_a, const std::filesystem::path& path
   if (std::ranges::none_of(found.tensors, [](const TensorDiff& tensor) { return tensor.only_in.has_value(); }))
     found.configs = compare_configs(a, b, options.a, options.b);
   if (found.equal) return found;
+  tell_of_part(run, options.a, a, b);
+  tell_of_part(run, options.b, b, a);
   tell_how_to_read(run, options.a, a, b, Question::HowFarApart);
   tell_how_to_read(run, options.b, b, a, Question::HowFarApart);
   // A difference may be damage; reading equal ones once more would only cost time.

@@ -17,6 +17,7 @@ pad-experts|      --pad-experts N      experts get zero rows and columns
 convert --glu|--glu, an option of convert:
 megatron|megatron, a value of --to:
 interleaved|--glu, --shared-glu,
+interleaved:4|interleaved:32, a value of --from-glu
 grouped|grouped, a value of --experts, --bias-experts:
 mxfp4|mxfp4, a value of --encode:
 qwen3_moe|`glu-ckpt layouts qwen3_moe` has its keys, its forms and what loads it.
@@ -212,6 +213,10 @@ LINES
   mkdir "$WORK/adapters" && tar -xf "$TESTDATA/adapters.tar.xz" -C "$WORK/adapters"
   status "the adapter first" 2 convert "$WORK/adapters/adapter_qwen3_sep_peft018/adapter" "$no" --merge "$WORK/adapters/adapter_qwen3_sep_peft018/base"
   check "the other way round: $ERR" has "$ERR" "SRC is the model and --merge names the adapter, and this SRC is an adapter: \`glu-ckpt convert MODEL DST --merge ADAPTER\`"
+  status "an adapter that is what was asked for" 4 plan "$WORK/adapters/adapter_qwen3_sep_peft018/adapter" "$no" --to vllm --from-config "$WORK/adapters/adapter_qwen3_sep_peft018/base"
+  check "can be used: $ERR" has "$ERR" "that is what these options ask for, so its files can be used as they are"
+  status "codes in a form of numbers" 0 plan "$TESTDATA/quantized/gptq_int4" "$no" --to hf --experts grouped
+  check "the form of codes: $ERR" has "$ERR" "software that reads hf:qwen3_moe does not store codes so; it stores indexed split"
   status "a directory for its config.json" 0 plan "$WORK/adapters/adapter_qwen3_packed_peft021/adapter" "$no" --to hf --experts indexed --from-config "$WORK/adapters/adapter_qwen3_packed_peft021/base" -q
   status "one expert" 3 plan "$hf" "$no" --keep-experts 2 && check "in the singular: $ERR" has "$ERR" "--keep-experts keeps 1 expert of each layer"
   status "one shard" 3 plan "$shard" "$no" --to megatron
