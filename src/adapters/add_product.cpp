@@ -51,7 +51,8 @@ __attribute__((target("avx512f,fma"))) void sum_tile_avx512(std::span<const Prod
       _mm512_storeu_ps(sums[line].data() + first + static_cast<i64>(i * kLanes), of_line[line][i]);
 }
 
-/// Sums 16 columns of four lines in eight registers.
+/// Sums 16 columns of four lines in eight registers. It repeats sum_tile_avx512() with other types, for a template
+/// cannot give its instances different targets.
 __attribute__((target("avx2,fma"))) void sum_tile_avx2(std::span<const ProductLine, kLinesOfTile> lines,
                                                        const ProductVectors& vectors, i64 first, LineSums& sums) {
   constexpr std::size_t kRegisters = 2, kLanes = 8;

@@ -29,7 +29,7 @@ namespace {
 
 /// The value of an option that is asked for.
 std::string_view placeholder(std::string_view option) {
-  // Those of which one value is the way on.
+  // Options that have one value with which the conversion goes on.
   constexpr std::pair<std::string_view, std::string_view> kValues[] = {
       {"--resume", ""},         {"--grow-rank", ""},   {"--allow-narrowing", ""},
       {"--optimizer", " drop"}, {"--decode", " bf16"}, {"--unknown", " keep"}};

@@ -146,7 +146,7 @@ bool speaks_of(std::string_view text, std::string_view word) {
   return false;
 }
 
-/// What is called otherwise and speaks of the word.
+/// The topics that have another name and whose text has the word.
 std::string mentions_text(const CommandTable& program, const std::string& word) {
   // Shorter words are in half of the texts.
   constexpr std::size_t kLeastLetters = 4;

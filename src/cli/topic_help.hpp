@@ -1,6 +1,5 @@
 #pragma once
-/// What `help WORD` says of a word that is neither a command nor an error: an option, a value, a role, a naming, a
-/// file.
+/// `help WORD` explains words that are neither commands nor errors: options, values, roles, namings, files.
 
 #include <optional>
 #include <string>

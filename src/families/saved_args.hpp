@@ -165,7 +165,7 @@ class SavedArgs {
 
  private:
   static constexpr std::size_t kDepth = 8;
-  /// Those of window_size that are whole numbers.
+  /// The entries of the saved window_size that are whole numbers.
   std::vector<i64> window_numbers() const {
     std::vector<i64> numbers;
     const auto value = document_.root().find("window_size");

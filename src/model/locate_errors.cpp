@@ -53,7 +53,7 @@ std::string decode_hint(const Error& error, const Source& source) {
                      method);
 }
 
-/// What is missing of a model of which one shard was given is in the others.
+/// If one shard of a model was given, the tensors that an error misses are in the other shards: returns that hint.
 std::string shard_hint(const Error& error, const Source& source) {
   constexpr ErrorCode kOfParts[] = {ErrorCode::ModelShape, ErrorCode::ModelIncomplete, ErrorCode::LayerMissing,
                                     ErrorCode::ExpertMissing};

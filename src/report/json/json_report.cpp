@@ -142,7 +142,7 @@ std::string inspection_json(const Inspection& inspection, const std::optional<st
   json.field("files", static_cast<i64>(inventory.files.size()));
   json.field("bytes", inspection.source->file_bytes());
   json.field("optimizer", sums.optimizer);
-  // Of a part, or of a padded checkpoint.
+  // The record has these of a part, and of a padded checkpoint.
   const Record& record = inspection.source->record();
   for (const char* entry : {"part", "padded_from"})
     if (const auto found = record.find(entry); found != record.end()) json.field(entry, found->second);
