@@ -18,6 +18,8 @@
 
 namespace glu_ckpt {
 
+class WeightDevice;
+
 /// The format in which a checkpoint is stored.
 enum class Format {
   Safetensors,
@@ -198,6 +200,9 @@ class Source {
   /// Numbers of the files, among info().files, that hold bytes of the tensor, or of those that it is made of. None
   /// where that is not known, or where the tensor does not give back what they hold.
   virtual std::vector<u32> files_of(std::size_t /*tensor*/) const { return {}; }
+  /// Computes on the device from now on, as does the source that this one reads, while the device is there: with the
+  /// same bits. Only a source that encodes or merges computes.
+  virtual void compute_on(const std::weak_ptr<WeightDevice>& /*device*/) {}
 
   void read(std::size_t tensor, i64 offset, std::span<std::byte> out) const {
     read_scattered(tensor, offset, {&out, 1});

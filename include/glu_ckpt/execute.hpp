@@ -36,8 +36,8 @@ struct StageTimes {
 /// Reads for one range of the output (src/exec/range_reader.hpp).
 class RangeReader;
 
-/// Makes codes of weights (src/core/cell_device.hpp).
-class CellDevice;
+/// Makes codes of weights (src/core/weight_device.hpp).
+class WeightDevice;
 
 /// A device that executes moves.
 class Backend {
@@ -74,9 +74,9 @@ class Backend {
   virtual i64 buffer_bytes(int workers, i64 memory_bytes) const = 0;
   /// `number` counts the workers from 0; called by the thread that will use it. Throws NoMemory, DeviceFailed.
   virtual std::unique_ptr<Worker> make_worker(int number, i64 buffer_bytes) const = 0;
-  /// Returns the device that makes the codes of a source that encodes, for a backend with BackendOptions::encodes; null
-  /// on the CPU, and once the device was given back.
-  virtual std::weak_ptr<CellDevice> cell_device() const { return {}; }
+  /// Returns the device that makes codes and merged weights of a source, for a backend with BackendOptions::computes;
+  /// null on the CPU, and once the device was given back.
+  virtual std::weak_ptr<WeightDevice> weight_device() const { return {}; }
   /// "cpu", "cuda:0" or "cuda:0,1".
   virtual std::string name() const = 0;
 };
@@ -84,8 +84,8 @@ class Backend {
 struct BackendOptions {
   /// Bytes of device memory for the buffers of all workers on one GPU.
   i64 device_memory_bytes = i64{1} << 30;
-  /// The source encodes what it reads: cell_device() makes the codes, with that memory, and the CPU does the rest.
-  bool encodes = false;
+  /// The source encodes or merges: weight_device() does that, with that memory, and the CPU does the rest.
+  bool computes = false;
 };
 
 /// "cpu", "cuda", "cuda:N" or "cuda:all". A GPU is opened in the background, which takes a few tenths of a second;

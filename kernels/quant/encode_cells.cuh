@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-#include "core/cell_device.hpp"
+#include "core/weight_device.hpp"
 
 namespace glu_ckpt::encoding {
 

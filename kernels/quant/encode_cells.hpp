@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "core/cell_device.hpp"
+#include "core/weight_device.hpp"
 #include "glu_ckpt/ops/cuda.hpp"
 
 namespace glu_ckpt {
@@ -18,9 +18,9 @@ constexpr bool takes_cells(const CellBatch& batch) {
 }
 
 /// Writes the codes and scales of `weights`, all in device memory and aligned to 16 bytes, and sets `flag` where
-/// CellDevice::Place::encode() returns false; `flag` is 0 before. The bits are those of encode_row() and cell_scales()
-/// (src/quant/encode_row.hpp). One launch, asynchronous on `stream`, which allocates nothing. Throws DeviceFailed with
-/// the shape.
+/// WeightDevice::Place::encode() returns false; `flag` is 0 before. The bits are those of encode_row() and
+/// cell_scales() (src/quant/encode_row.hpp). One launch, asynchronous on `stream`, which allocates nothing. Throws
+/// DeviceFailed with the shape.
 void encode_cells(const CellBatch& batch, const std::byte* weights, u32* flag, std::byte* codes, std::byte* scales,
                   GpuStream stream);
 

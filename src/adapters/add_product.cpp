@@ -1,8 +1,9 @@
+#include "adapters/add_product.hpp"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 
-#include "adapters/find_factors.hpp"
 #include "core/float_rows.hpp"
 
 #if defined(__x86_64__)

@@ -8,9 +8,11 @@
 #include <map>
 #include <utility>
 
+#include "adapters/add_product.hpp"
 #include "core/fail.hpp"
 #include "core/float_rows.hpp"
 #include "core/kept.hpp"
+#include "core/weight_device.hpp"
 #include "format/both_checks.hpp"
 #include "layout/adapter_names.hpp"
 #include "layout/placement.hpp"
@@ -92,6 +94,10 @@ class MergedSource final : public Source {
   bool is_cheap_in_parts() const override { return false; }
   const ContentCheck* content_check() const override { return checks_.get(); }
   const FileBacked* file_backed() const override { return nullptr; }
+  void compute_on(const std::weak_ptr<WeightDevice>& device) override {
+    // The plain path proves what the other one gave, so it has nothing in common with it.
+    if (path_ == MergePath::Fast) device_ = device;
+  }
 
   void own(std::unique_ptr<Source> source) { owned_ = std::move(source); }
 
@@ -138,11 +144,26 @@ class MergedSource final : public Source {
     }
   }
 
+  /// Does what add() does, on the device where one takes the lines.
+  void add_anywhere(const MergedMatrix& merged, const Lines& lines, std::span<const ProductLine> to, i64 begin,
+                    i64 count) const {
+    const Dtype dtype = merged.matrix.dtype;
+    if (const std::shared_ptr<WeightDevice> device = device_.lock())
+      if (const auto place = device->take_place();
+          place != nullptr && place->add_product(to, vectors_of(merged, lines, begin), merged.merging, dtype, count))
+        return;
+    add(merged, lines, to, begin, dtype, count);
+  }
+
+  static ProductVectors vectors_of(const MergedMatrix& merged, const Lines& lines, i64 begin) {
+    const i64 rank = merged.factors.rank;
+    return {lines.vectors.data() + begin, rank, std::ssize(lines.vectors) / rank};
+  }
+
   /// Adds to lines, of which each is `count` elements from the `begin`-th on.
   void add(const MergedMatrix& merged, const Lines& lines, std::span<const ProductLine> to, i64 begin, Dtype dtype,
            i64 count) const {
-    const i64 rank = merged.factors.rank, length = std::ssize(lines.vectors) / rank;
-    const ProductVectors vectors{lines.vectors.data() + begin, rank, length};
+    const ProductVectors vectors = vectors_of(merged, lines, begin);
     if (path_ == MergePath::Fast)
       add_product(to, vectors, merged.merging, dtype, count, level_);
     else
@@ -198,7 +219,7 @@ class MergedSource final : public Source {
     std::vector<ProductLine> alike;
     i64 begin = 0, end = 0;
     const auto add_alike = [&] {
-      if (!alike.empty()) add(merged, lines, alike, begin, matrix.dtype, end - begin);
+      if (!alike.empty()) add_anywhere(merged, lines, alike, begin, end - begin);
       alike.clear();
     };
     for (i64 row = 0; row < matrix.rows; ++row) {
@@ -248,7 +269,7 @@ class MergedSource final : public Source {
             {coefficients_of(merged, lines, col), gathered.data() + std::ssize(to) * bytes, scales_of(lines, 0, 1)});
       for_each(
           [&](std::byte* one, const std::byte* stored) { std::memcpy(one, stored, static_cast<std::size_t>(size)); });
-      add(merged, lines, to, 0, matrix.dtype, matrix.rows);
+      add_anywhere(merged, lines, to, 0, matrix.rows);
       for_each(
           [&](const std::byte* one, std::byte* stored) { std::memcpy(stored, one, static_cast<std::size_t>(size)); });
     }
@@ -297,6 +318,7 @@ class MergedSource final : public Source {
   MergePath path_;
   SimdLevel level_;
   BothChecks checks_;
+  std::weak_ptr<WeightDevice> device_;
   CheckpointInfo info_;
   /// The first of a tensor's matrices, and the one behind its last.
   std::map<std::size_t, std::pair<std::size_t, std::size_t>> of_tensor_;

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "adapters/find_factors.hpp"
+#include "core/simd.hpp"
 
 namespace glu_ckpt {
 

@@ -184,17 +184,17 @@ Conversion prepare_once(const std::filesystem::path& input, const std::filesyste
     if (options.part.of > 0) check_parts(output, options, ranks.size());
   });
   Conversion conversion{.input = input, .output = output, .options = options, .run = run, .consumed = consumed};
-  const bool encodes = !options.from.encode.empty();
+  const bool computes = !options.from.encode.empty() || !options.from.merge.empty();
   together(ranks, [&] {
     // A GPU that was named opens while the source is read; for "auto" the plan decides.
-    if (run.device != "auto") conversion.backend = open_backend(run, nullptr, encodes);
+    if (run.device != "auto") conversion.backend = open_backend(run, nullptr, computes);
     open_ends(conversion, [&] { return open_source(input); });
   });
   conversion.plan = make_shared_plan(conversion, ranks);
   together(ranks, [&] {
     complete_target(conversion.target, conversion.source, conversion.plan, options.from.drop_optimizer);
-    if (!conversion.backend) conversion.backend = open_backend(run, &conversion.plan, encodes);
-    encode_on(*conversion.source.source, conversion.backend->cell_device());
+    if (!conversion.backend) conversion.backend = open_backend(run, &conversion.plan, computes);
+    conversion.source.source->compute_on(conversion.backend->weight_device());
   });
   if (consumed != nullptr) keep_source(conversion);
   judge_output(conversion);

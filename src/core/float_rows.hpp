@@ -3,9 +3,9 @@
 /// frameworks cast their master weights.
 
 #include <cstddef>
-#include <cstdint>
 #include <span>
 
+#include "core/float_bits.hpp"
 #include "glu_ckpt/tensor.hpp"
 
 namespace glu_ckpt {
@@ -23,11 +23,6 @@ void narrow_row(std::span<const float> values, Dtype dtype, std::byte* out);
 void round_row(std::span<float> values, Dtype dtype);
 /// `value` rounded to the values that `dtype` has.
 float round_to(float value, Dtype dtype);
-
-/// Bits of fp32 to bits of bf16 or fp16. NaN becomes a quiet NaN of its sign with the upper bits of its payload; too
-/// large a value becomes infinite.
-std::uint16_t round_to_bf16(std::uint32_t fp32);
-std::uint16_t round_to_f16(std::uint32_t fp32);
 
 /// Counts the elements of `bytes`, at any address, that are NaN or infinite, of BF16, F16 or F32.
 i64 count_not_finite(std::span<const std::byte> bytes, Dtype dtype);

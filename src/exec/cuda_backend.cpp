@@ -11,7 +11,7 @@
 #include "core/checked_math.hpp"
 #include "core/fail.hpp"
 #include "exec/backends.hpp"
-#include "exec/encode_on_gpu.hpp"
+#include "exec/gpu_weight_device.hpp"
 #include "exec/move_parts.hpp"
 #include "exec/read_pieces.hpp"
 #include "glu_ckpt/ops/cuda.hpp"
@@ -230,19 +230,20 @@ class CudaBackend : public Backend {
   std::future<void> released_;
 };
 
-/// Codes are made on GPUs, and all else is done by the CPU's workers. They do not wait until a GPU is open, which takes
-/// as long as encoding gigabytes: the CPU makes the first codes.
-class EncodingBackend final : public CudaBackend {
+/// Codes and merged weights are made on GPUs, and all else is done by the CPU's workers. They do not wait until a GPU
+/// is open, which takes as long as encoding gigabytes: the CPU makes the first ones.
+class ComputingBackend final : public CudaBackend {
  public:
-  EncodingBackend(const std::vector<int>& devices, const BackendOptions& options)
-      : CudaBackend(devices, options), cells_(make_gpu_cell_device(devices, options.device_memory_bytes, opened())) {}
+  ComputingBackend(const std::vector<int>& devices, const BackendOptions& options)
+      : CudaBackend(devices, options),
+        weights_(make_gpu_weight_device(devices, options.device_memory_bytes, opened())) {}
 
   // A GPU that is not there is known before it is open.
   void ready() const override {
     if (cuda_device_count() <= std::ranges::max(devices())) opened().get();
   }
   void release() override {
-    cells_.reset();
+    weights_.reset();
     CudaBackend::release();
   }
   i64 task_bytes(bool short_runs) const override { return cpu_->task_bytes(short_runs); }
@@ -253,11 +254,11 @@ class EncodingBackend final : public CudaBackend {
   std::unique_ptr<Worker> make_worker(int number, i64 buffer_bytes) const override {
     return cpu_->make_worker(number, buffer_bytes);
   }
-  std::weak_ptr<CellDevice> cell_device() const override { return cells_; }
+  std::weak_ptr<WeightDevice> weight_device() const override { return weights_; }
 
  private:
   std::unique_ptr<Backend> cpu_ = make_cpu_backend();
-  std::shared_ptr<CellDevice> cells_;
+  std::shared_ptr<WeightDevice> weights_;
 };
 
 float elapsed_seconds(const CudaEvent& begin, const CudaEvent& end) {
@@ -270,7 +271,7 @@ float elapsed_seconds(const CudaEvent& begin, const CudaEvent& end) {
 }  // namespace
 
 std::unique_ptr<Backend> make_cuda_backend(const std::vector<int>& devices, const BackendOptions& options) {
-  if (options.encodes) return std::make_unique<EncodingBackend>(devices, options);
+  if (options.computes) return std::make_unique<ComputingBackend>(devices, options);
   return std::make_unique<CudaBackend>(devices, options);
 }
 

@@ -56,6 +56,7 @@ class LaidOutSource final : public Source {
   bool is_cheap_in_parts() const override { return stored_->is_cheap_in_parts(); }
   const ContentCheck* content_check() const override { return stored_->content_check(); }
   const FileBacked* file_backed() const override { return nullptr; }
+  void compute_on(const std::weak_ptr<WeightDevice>& device) override { stored_->compute_on(device); }
 
  private:
   void read_one(std::size_t tensor, i64 offset, std::span<std::byte> out) const {

@@ -22,6 +22,7 @@ class WrappedSource : public Source {
   bool is_cheap_in_parts() const override { return stored_->is_cheap_in_parts(); }
   const ContentCheck* content_check() const override { return stored_->content_check(); }
   const FileBacked* file_backed() const override { return nullptr; }
+  void compute_on(const std::weak_ptr<WeightDevice>& device) override { stored_->compute_on(device); }
 
  protected:
   explicit WrappedSource(CheckpointInfo info) : info_(std::move(info)) {}

@@ -56,8 +56,8 @@ ExecuteOptions Stage::execute_options() {
 
 int jobs_of(const RunOptions& run) { return run.jobs > 0 ? run.jobs : usable_cores(); }
 
-std::unique_ptr<Backend> open_backend(const RunOptions& run, const Plan* plan, bool encodes) {
-  const BackendOptions options{run.device_memory_bytes, encodes};
+std::unique_ptr<Backend> open_backend(const RunOptions& run, const Plan* plan, bool computes) {
+  const BackendOptions options{run.device_memory_bytes, computes};
   if (run.device != "auto") return make_backend(run.device, options);
   const DeviceChoice choice = choose_device(plan != nullptr ? gathered_bytes(*plan) : 0, jobs_of(run), options);
   if (plan != nullptr) tell_detail(run, "device {}: {}", choice.device, choice.reason);

@@ -53,9 +53,9 @@ void tell_detail(const RunOptions& run, fmt::format_string<Values...> text, Valu
 }
 
 /// The device that `run` names; for "auto" the one that is faster for that plan, and the observer is told why. Without
-/// a plan bytes are only hashed or compared, for which there is no choice to tell of. `encodes`:
-/// BackendOptions::encodes.
-std::unique_ptr<Backend> open_backend(const RunOptions& run, const Plan* plan = nullptr, bool encodes = false);
+/// a plan bytes are only hashed or compared, for which there is no choice to tell of. `computes`:
+/// BackendOptions::computes.
+std::unique_ptr<Backend> open_backend(const RunOptions& run, const Plan* plan = nullptr, bool computes = false);
 
 /// Has what the files say of their own bytes checked while they are read, up to check_contents().
 void watch_contents(const Source& source);

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/cell_device.hpp"
+#include "core/weight_device.hpp"
 #include "glu_ckpt/checkpoint.hpp"
 #include "glu_ckpt/tensor.hpp"
 #include "quant/cell_tables.hpp"
@@ -56,7 +56,7 @@ class WeightCells {
   i64 cell_cols_;
 };
 
-/// So many rows of the weight, as a CellDevice takes them.
+/// So many rows of the weight, as a WeightDevice takes them.
 CellBatch cells_to_encode(const Encoder& encoder, const WeightCells& cells, i64 rows, float second);
 
 /// Sums over weights that were encoded and decoded again.
@@ -77,7 +77,7 @@ class CellEncoder {
  public:
   /// `device` may be null; what it declines, the CPU encodes: turned weights always, since the CPU turns them.
   CellEncoder(const Source& source, const Encoder& encoder, const EncodedWeight& weight, EncodePath path,
-              SimdLevel level, float second, std::shared_ptr<CellDevice> device = nullptr)
+              SimdLevel level, float second, std::shared_ptr<WeightDevice> device = nullptr)
       : source_(source),
         encoder_(encoder),
         tensor_(weight.tensor),
@@ -119,8 +119,8 @@ class CellEncoder {
   float second_;
   i64 first_row_ = 0;
   i64 rows_ = 0;
-  std::shared_ptr<CellDevice> device_;
-  std::unique_ptr<CellDevice::Place> place_;
+  std::shared_ptr<WeightDevice> device_;
+  std::unique_ptr<WeightDevice::Place> place_;
   /// Of the rows that were loaded, by the device; none where the CPU makes them.
   std::optional<MadeCells> made_;
   /// Those rows: memory of the place, or else this object's. That is not filled with zeros: all of it is read.

@@ -99,9 +99,10 @@ class EncodedSource final : public Source {
   const FileBacked* file_backed() const override { return nullptr; }
 
   void own(std::unique_ptr<Source> source) { owned_ = std::move(source); }
-  void encode_on(std::weak_ptr<CellDevice> device) {
+  void compute_on(const std::weak_ptr<WeightDevice>& device) override {
     // The plain path proves what the other one gave, so it has nothing in common with it.
-    if (path_ == EncodePath::Fast) device_ = std::move(device);
+    if (path_ == EncodePath::Fast) device_ = device;
+    if (owned_ != nullptr) owned_->compute_on(device);
   }
 
  private:
@@ -337,7 +338,7 @@ class EncodedSource final : public Source {
   std::vector<EncodedWeight> weights_;
   EncodePath path_;
   SimdLevel level_;
-  std::weak_ptr<CellDevice> device_;
+  std::weak_ptr<WeightDevice> device_;
   CheckpointInfo info_;
   std::vector<EncodedEntry> entries_;
   std::vector<std::string> left_;
@@ -378,10 +379,6 @@ void encode_source(std::unique_ptr<Source>& source, const Encoder& encoder, std:
   auto encoded = std::make_unique<EncodedSource>(*source, encoder, std::move(weights), path, level);
   encoded->own(std::move(source));
   source = std::move(encoded);
-}
-
-void encode_on(Source& source, std::weak_ptr<CellDevice> device) {
-  if (auto* const encoded = dynamic_cast<EncodedSource*>(&source)) encoded->encode_on(std::move(device));
 }
 
 }  // namespace glu_ckpt

@@ -6,7 +6,6 @@
 #include <string_view>
 #include <vector>
 
-#include "core/cell_device.hpp"
 #include "glu_ckpt/checkpoint.hpp"
 #include "quant/encode_row.hpp"
 
@@ -45,10 +44,6 @@ void check_encodable(const Encoder& encoder, const TensorRef& stored, bool turne
 /// of instructions gives the same bits.
 void encode_source(std::unique_ptr<Source>& source, const Encoder& encoder, std::vector<EncodedWeight> weights,
                    EncodePath path, SimdLevel level = simd_levels().front());
-
-/// Has `device` make the codes of an encoded source as long as it is there, where it takes them, with the same bits; of
-/// any other source nothing changes. No read may be under way. Errors are measured on the CPU.
-void encode_on(Source& source, std::weak_ptr<CellDevice> device);
 
 /// The quantization_config of the model as the program of the encoder writes it. `left` are the modules with weights of
 /// two axes that stay as they are, `others` those with other weights, such as norms, and embeddings.

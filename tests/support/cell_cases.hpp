@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/cell_device.hpp"
+#include "core/weight_device.hpp"
 #include "quant/encode_row.hpp"
 
 namespace glu_ckpt::support {

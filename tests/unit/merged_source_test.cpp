@@ -10,6 +10,7 @@
 #include <limits>
 #include <random>
 
+#include "adapters/add_product.hpp"
 #include "core/float_rows.hpp"
 #include "support/memory_checkpoint.hpp"
 

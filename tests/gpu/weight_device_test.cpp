@@ -1,18 +1,21 @@
-/// Codes and scales made on the device against those of the CPU, bit for bit: of every encoder, and of an encoded
-/// source that reads by parts. Over the fake runtime the code around the kernels is tested.
-
-#include "exec/encode_on_gpu.hpp"
+/// What the device makes against what the CPU makes, bit for bit: codes and scales of every encoder, products that are
+/// added, and sources that read by parts. Over the fake runtime the code around the kernels is tested.
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <thread>
 
+#include "adapters/merged_source.hpp"
+#include "core/float_rows.hpp"
+#include "exec/gpu_weight_device.hpp"
 #include "glu_ckpt/execute.hpp"
 #include "quant/encoded_source.hpp"
 #include "support/cell_cases.hpp"
 #include "support/convert.hpp"
 #include "support/memory_checkpoint.hpp"
+#include "support/product_cases.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -25,8 +28,8 @@ constexpr i64 kDeviceMemory = i64{64} << 20;
 
 std::vector<std::byte> copy_of(std::span<const std::byte> bytes) { return {bytes.begin(), bytes.end()}; }
 
-TEST(EncodeOnGpu, EveryEncoderHasTheBitsOfTheCpu) {
-  const auto device = make_gpu_cell_device({0}, kDeviceMemory);
+TEST(WeightDevice, EveryEncoderHasTheBitsOfTheCpu) {
+  const auto device = make_gpu_weight_device({0}, kDeviceMemory);
   const auto place = device->take_place();
   ASSERT_NE(place, nullptr);
   int made_here = 0, declined = 0;
@@ -75,15 +78,15 @@ std::string read_all(const Source& source, i64 piece, std::vector<std::vector<st
   return {};
 }
 
-TEST(EncodeOnGpu, ASourceReadsTheSameOrRefusesTheSame) {
-  const auto device = make_gpu_cell_device({0}, kDeviceMemory);
+TEST(WeightDevice, ASourceReadsTheSameOrRefusesTheSame) {
+  const auto device = make_gpu_weight_device({0}, kDeviceMemory);
   for (const CellCase& one : support::cell_cases()) {
     // Errors are measured as a source is opened, which refuses then.
     if (one.is_watched || !support::host_cells(one).refused.empty()) continue;
     for (const i64 piece : {i64{1} << 30, i64{3001}}) {
       SCOPED_TRACE(one.describe());
       const std::unique_ptr<Source> on_cpu = encoded(one), on_gpu = encoded(one);
-      encode_on(*on_gpu, device);
+      on_gpu->compute_on(device);
       std::vector<std::vector<std::byte>> expected, made;
       EXPECT_EQ(read_all(*on_gpu, piece, made), read_all(*on_cpu, piece, expected));
       EXPECT_TRUE(made == expected);
@@ -91,8 +94,8 @@ TEST(EncodeOnGpu, ASourceReadsTheSameOrRefusesTheSame) {
   }
 }
 
-TEST(EncodeOnGpu, ARefusalNamesTheSameWeight) {
-  const auto device = make_gpu_cell_device({0}, kDeviceMemory);
+TEST(WeightDevice, ARefusalNamesTheSameWeight) {
+  const auto device = make_gpu_weight_device({0}, kDeviceMemory);
   constexpr i64 kRows = 256, kCols = 1024;
   std::vector<std::byte> weights(static_cast<std::size_t>(kRows * kCols * 2));
   for (std::size_t i = 1; i < weights.size(); i += 2) weights[i] = std::byte{0x3f};
@@ -106,20 +109,20 @@ TEST(EncodeOnGpu, ARefusalNamesTheSameWeight) {
     const_cast<std::byte&>(stored.tensors()[0].bytes[(200 * kCols + 777) * 2]) = std::byte{0xc0};
     std::vector<std::vector<std::byte>> read;
     const std::string on_cpu = read_all(*source, i64{1} << 20, read);
-    encode_on(*source, device);
+    source->compute_on(device);
     EXPECT_EQ(read_all(*source, i64{1} << 20, read), on_cpu);
     EXPECT_NE(on_cpu.find("'a.weight': element [200, 777] is NaN"), std::string::npos) << on_cpu;
   }
 }
 
-TEST(EncodeOnGpu, ThreadsHavePlacesOfTheirOwnAndABackendGivesThemBack) {
+TEST(WeightDevice, ThreadsHavePlacesOfTheirOwnAndABackendGivesThemBack) {
   std::vector<CellCase> cases = support::cell_cases();
   std::erase_if(cases, [](const CellCase& one) { return one.is_watched; });
   const CellCase& one = cases.front();
   const auto backend = make_backend("cuda:0", {kDeviceMemory, true});
   backend->ready();
   const std::unique_ptr<Source> source = encoded(one), on_cpu = encoded(one);
-  encode_on(*source, backend->cell_device());
+  source->compute_on(backend->weight_device());
   std::vector<std::vector<std::byte>> expected;
   ASSERT_EQ(read_all(*on_cpu, 1000, expected), "");
   std::vector<std::thread> threads;
@@ -131,6 +134,97 @@ TEST(EncodeOnGpu, ThreadsHavePlacesOfTheirOwnAndABackendGivesThemBack) {
   std::vector<std::vector<std::byte>> afterwards;
   ASSERT_EQ(read_all(*source, 1000, afterwards), "");
   EXPECT_TRUE(afterwards == expected);
+}
+
+TEST(WeightDevice, ProductsHaveTheBitsOfTheCpu) {
+  const auto device = make_gpu_weight_device({0}, kDeviceMemory);
+  const auto place = device->take_place();
+  ASSERT_NE(place, nullptr);
+  for (const support::ProductCase& one : support::product_cases()) {
+    SCOPED_TRACE(one.describe());
+    std::vector<std::byte> made = one.weights;
+    ASSERT_TRUE(place->add_product(one.lines_of(made), one.product_vectors(), one.merging, one.dtype, one.cols));
+    EXPECT_TRUE(made == one.expected());
+  }
+}
+
+TEST(WeightDevice, LeavesToTheCpuWhatBecomesNanOrIsTooLong) {
+  const auto device = make_gpu_weight_device({0}, kDeviceMemory);
+  const auto place = device->take_place();
+  ASSERT_NE(place, nullptr);
+  support::ProductCase one = support::product_cases().front();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  narrow_row({&nan, 1}, one.dtype, one.weights.data());
+  std::vector<std::byte> made = one.weights;
+  EXPECT_FALSE(place->add_product(one.lines_of(made), one.product_vectors(), one.merging, one.dtype, one.cols));
+  EXPECT_TRUE(made == one.weights);
+  const std::vector<float> many(std::size_t{1} << 20U);
+  std::vector<std::byte> line(many.size() * 2);
+  const ProductLine long_line{many.data(), line.data()};
+  EXPECT_FALSE(place->add_product({&long_line, 1}, {many.data(), 1, 0}, {}, Dtype::BF16, std::ssize(many)));
+}
+
+/// A source of weights [lines, cols], or of its columns where they are stored as [in, out], with their products.
+std::unique_ptr<Source> merged(const support::ProductCase& one, bool by_columns, MergePath path) {
+  const i64 size = dtype_bits(one.dtype) / 8, rows = by_columns ? one.cols : one.lines,
+            cols = by_columns ? one.lines : one.cols;
+  const auto floats = [](const std::vector<float>& values) {
+    const auto bytes = std::as_bytes(std::span(values));
+    return std::vector<std::byte>(bytes.begin(), bytes.end());
+  };
+  std::unique_ptr<Source> source = std::make_unique<MemorySource>(
+      std::vector<support::MemoryTensor>{{"w", one.dtype, {one.lines, one.cols}, one.weights}});
+  // Where lines are columns, their coefficients are A's, [rank, in].
+  std::vector<float> a = one.vectors, b = one.coefficients;
+  if (by_columns) {
+    a.clear();
+    b.clear();
+    for (i64 j = 0; j < one.rank; ++j)
+      for (i64 line = 0; line < one.lines; ++line)
+        a.push_back(one.coefficients[static_cast<std::size_t>(line * one.rank + j)]);
+    for (i64 row = 0; row < one.cols; ++row)
+      for (i64 j = 0; j < one.rank; ++j) b.push_back(one.vectors[static_cast<std::size_t>(j * one.cols + row)]);
+  }
+  MergedMatrix matrix;
+  matrix.matrix = {
+      .tensor = 0,
+      .role = Role::Up,
+      .dtype = one.dtype,
+      .rows = rows,
+      .cols = cols,
+      .element_bytes = size,
+      .place = by_columns ? Placement{0, rows, 0, size, rows * size} : Placement{0, rows, 0, cols * size, size},
+      .tail = {}};
+  matrix.factors = {.a = 0, .b = 1, .rank = one.rank, .inputs = cols, .outputs = rows};
+  matrix.merging = one.merging;
+  merge_source(source,
+               std::make_unique<MemorySource>(std::vector<support::MemoryTensor>{
+                   {"a", Dtype::F32, {one.rank, cols}, floats(a)}, {"b", Dtype::F32, {rows, one.rank}, floats(b)}}),
+               {matrix}, "peft", path);
+  return source;
+}
+
+TEST(WeightDevice, AMergedSourceReadsTheSame) {
+  const auto device = make_gpu_weight_device({0}, kDeviceMemory);
+  int read = 0;
+  for (const support::ProductCase& one : support::product_cases())
+    for (const bool by_columns : {false, true})
+      for (const i64 piece : {i64{1} << 30, i64{301}}) {
+        // DoRA's numbers are made of whole rows, by the CPU.
+        if (one.scales_step >= 0) continue;
+        SCOPED_TRACE(one.describe());
+        const std::unique_ptr<Source> on_gpu = merged(one, by_columns, MergePath::Fast),
+                                      on_cpu = merged(one, by_columns, MergePath::Plain);
+        on_gpu->compute_on(device);
+        std::vector<std::vector<std::byte>> made, expected;
+        const std::string refused = read_all(*on_cpu, piece, expected);
+        EXPECT_EQ(read_all(*on_gpu, piece, made), refused);
+        EXPECT_TRUE(made == expected);
+        if (!refused.empty()) continue;
+        EXPECT_TRUE(expected[0] == one.expected());
+        ++read;
+      }
+  EXPECT_GT(read, 60);
 }
 
 }  // namespace

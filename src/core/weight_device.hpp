@@ -1,11 +1,13 @@
 #pragma once
-/// A place other than the calling thread where cells of weights become codes and scales: a GPU.
+/// A place other than the calling thread where weights become codes and scales, or get the products of an adapter
+/// added: a GPU.
 
 #include <cstddef>
 #include <memory>
 #include <span>
 
 #include "core/encode_bits.hpp"
+#include "core/product_lines.hpp"
 
 namespace glu_ckpt {
 
@@ -35,7 +37,7 @@ struct MadeCells {
 };
 
 /// Any thread may take a place; one uses it at a time.
-class CellDevice {
+class WeightDevice {
  public:
   class Place {
    public:
@@ -47,9 +49,14 @@ class CellDevice {
     /// Returns false, and has made nothing, where the CPU must look first: a cell has a weight that is not finite, one
     /// of kLeastWatched or more, or a scale by which codes would be NaN. Throws DeviceFailed.
     virtual bool encode(const CellBatch& batch, MadeCells& made) = 0;
+    /// Does what add_product() does (src/adapters/add_product.hpp), with its bits. Returns false, and has changed
+    /// nothing, where the CPU must do it: a weight becomes NaN, whose bits are not the same everywhere, or there are
+    /// too many bytes. Throws NoMemory, DeviceFailed.
+    virtual bool add_product(std::span<const ProductLine> lines, const ProductVectors& vectors, const Merging& merging,
+                             Dtype dtype, i64 count) = 0;
   };
 
-  virtual ~CellDevice() = default;
+  virtual ~WeightDevice() = default;
   /// Stored bytes that are worth the way there.
   virtual i64 batch_bytes() const = 0;
   /// Null where all places are taken, or none is there yet. The device outlives the place. Throws NoDevice,
