@@ -44,7 +44,8 @@ std::vector<std::string> role_names();
 /// The findings of `inspect`.
 /// How large the model is. What nobody says is 0, empty or absent.
 struct ModelSize {
-  /// Numbers in the tensors, without those of an optimizer; quantized weights count as what they decode to.
+  /// Numbers in the tensors, without those of an optimizer; quantized weights count as what they decode to. This number
+  /// and the next count multi-token prediction.
   std::optional<i64> parameters;
   /// Without the routed experts that a token does not reach.
   std::optional<i64> active_parameters;

@@ -69,7 +69,7 @@ class LoaderFinder {
     const bool shared_known = !layout_.shared_glu || layout_.shared_glu->kind != Glu::Kind::Unknown;
     if (!known || !shared_known) return text;
     const std::string flags = megatron_flags();
-    return text + " and " + (flags.empty() ? "no moe_mlp_glu_interleave_size" : flags);
+    return text + " and " + (flags.empty() ? "no moe_mlp_glu_interleave_size" : flags + without_fused());
   }
 
   /// Returns the arguments that say the order of gate and up; empty where both are contiguous.
@@ -84,6 +84,16 @@ class LoaderFinder {
     add("moe_mlp_glu_interleave_size", layout_.glu);
     if (layout_.shared_glu) add("moe_shared_expert_glu_interleave_size", *layout_.shared_glu);
     return flags;
+  }
+
+  /// Says that blocks of another size than the fused kernel reads are no use to it.
+  std::string without_fused() const {
+    constexpr i64 kFusedGroupedRows = 32;
+    return layout_.is_dense() || layout_.glu.kind != Glu::Kind::Interleaved ||
+                   layout_.glu.block_rows == kFusedGroupedRows
+               ? ""
+               : fmt::format(", without TransformerEngine's fused grouped MLP, which reads interleaved:{} alone",
+                             kFusedGroupedRows);
   }
 
   /// Says which experts have a form that the software of the naming does not store; empty where none has.
@@ -136,6 +146,7 @@ class LoaderFinder {
     if (!architecture.family->needs.empty()) return nothing("{}", architecture.family->needs);
     std::string flags = megatron_flags();
     std::string versions = flags.empty() ? "0.16.1 or later" : "0.19 or later (0.16.1 does not know interleaved rows)";
+    if (!flags.empty()) versions += without_fused();
     const bool latent = architecture.family->attention == Attention::Latent;
     if (!architecture.family->megatron_versions.empty()) versions = architecture.family->megatron_versions;
     if (latent && architecture.extent(Dim::QLora) == 0)

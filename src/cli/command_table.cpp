@@ -60,6 +60,65 @@ Definitions program_files() {
   };
 }
 
+Definitions printed_words() {
+  return {
+      {"parameters",
+       "A line of `inspect`: how many numbers the weights are, all of them, and those that one token reaches. "
+       "Multi-token prediction counts in both; an optimizer's state, scales and tensors that repeat others count in "
+       "neither. Quantized weights count as what they decode to."},
+      {"tensors",
+       "In `inspect`, `plan` and `convert`: tensors as the files have them, those of an optimizer and scales among "
+       "them. `verify`, `diff` and a digest count matrices instead."},
+      {"matrices, matrix, MATRIX",
+       "What `verify`, `diff`, `digest` and `inspect --tensors` count and name, the same in every layout: gate, up or "
+       "down of one expert, q, k or v of one layer. A tensor may hold many, and a weight and its scales are apart. "
+       "'Matrices and tensors' adds the tensors that no table knows."},
+      {"format",
+       "A line of `inspect`: the kind of files, and their size with all headers. `plan` and `convert` print the size "
+       "of the tensors without headers, as does `verify`."},
+      {"layout, from, to",
+       "A line of `inspect`, `plan` and `convert`: naming, grouping of experts, and order of gate and up."},
+      {"glu",
+       "Short for gate and up: the order of their rows in FC1. The line 'glu from' of `inspect` says what told it."},
+      {"active", "The parameters that one token reaches: all but the routed experts that it is not sent to."},
+      {"payload, headers",
+       "The bytes of tensors are the payload; headers, indexes and files without tensors are not in it."},
+      {"copies, copy",
+       "Tensors that repeat others, such as the head of a tied model, or one scale written for each of several "
+       "experts. "
+       "They are compared with the originals, and no number counts them but 'tensors' of `inspect`."},
+      {"part", "A line of `inspect`: which layers or experts of a larger model these are, as the record says."},
+      {"padded", "A line of `inspect`: --pad-experts added zeros to the experts; --unpad takes them away."},
+      {"quantized, decoded",
+       "Lines of `inspect`: which weights are codes with scales, and which were decoded from such."},
+      {"scales",
+       "A line of `inspect`: the numbers that codes of quantized weights are multiplied by, and their blocks."},
+      {"context, vocabulary",
+       "In the line 'model' of `inspect`: max_position_embeddings and vocab_size of config.json."},
+      {"problem",
+       "A line of `inspect`: what keeps programs from loading the checkpoint. With --strict it makes the exit status."},
+      {"loads",
+       "The line 'loads in' names the programs that load this checkpoint as it is, with versions and arguments."},
+      {"moves, peak, disk, clones, cloned",
+       "Lines of `plan` and `convert`: copies to be made, the most memory that is needed, the room on the disk, and "
+       "bytes that share their blocks with the source instead of being copied."},
+      {"verified", "A line of `convert`: how the output was compared with the source, as --verify has it."},
+      {"base, ranks, targets, modules",
+       "Lines of `inspect` about an adapter, as adapter_config.json and its tensors say them."},
+      {"LAYER, DIFFER, ELEMENTS",
+       "Columns of `diff` and `verify`: a layer, how many of its matrices and tensors differ, and how many of its "
+       "elements, with their share of all elements of the layer."},
+      {"MAX, ABS", "The column MAX ABS of `diff`: the largest difference of two elements of the layer."},
+      {"RMS",
+       "A column of `diff`: the root mean square of A - B over all matrices and tensors of the layer, also those that "
+       "are equal."},
+      {"RELATIVE, COSINE",
+       "Columns of `diff`: |A - B| / |A|, and the cosine of the angle between A and B. Both are of those matrices and "
+       "tensors of the layer that differ, without those that are equal."},
+      {"SNR", "In the note of --encode: the power of the weights over that of the error, in dB; larger is better."},
+  };
+}
+
 std::string synopsis(const CommandTable& command) {
   std::string text = command.name;
   if (!command.groups.empty()) text += " [OPTIONS]";

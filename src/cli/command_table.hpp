@@ -78,6 +78,9 @@ using Definitions = std::vector<std::pair<std::string_view, std::string_view>>;
 Definitions environment_variables();
 Definitions exit_statuses();
 Definitions program_files();
+/// The headings of tables and the first words of lines that the commands print; several of one meaning are parted by
+/// commas.
+Definitions printed_words();
 
 /// "convert [OPTIONS] SRC DST", behind the name of the program.
 std::string synopsis(const CommandTable& command);

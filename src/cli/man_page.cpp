@@ -84,6 +84,7 @@ std::string man_page(const CommandTable& program, std::string_view version) {
     for (const OptionRow& option : group.options) man_option(out, man_option_term(option), option);
   man_definitions(out, "ENVIRONMENT", environment_variables());
   man_definitions(out, "FILES", program_files());
+  man_definitions(out, "WORDS THAT ARE PRINTED", printed_words());
   man_definitions(out, "EXIT STATUS", exit_statuses());
   return out;
 }

@@ -53,6 +53,8 @@ std::string options_page(const CommandTable& program) {
   for (const auto& [name, about] : environment_variables()) out += fmt::format("| `{}` | {} |\n", name, cell(about));
   out += "\n## Files\n\n| file | meaning |\n| --- | --- |\n";
   for (const auto& [name, about] : program_files()) out += fmt::format("| `{}` | {} |\n", name, cell(about));
+  out += "\n## Words that are printed\n\n| word | meaning |\n| --- | --- |\n";
+  for (const auto& [name, about] : printed_words()) out += fmt::format("| {} | {} |\n", name, cell(about));
   out += "\n## Exit status\n\n| status | meaning |\n| --- | --- |\n";
   for (const auto& [name, about] : exit_statuses()) out += fmt::format("| {} | {} |\n", name, cell(about));
   return out;

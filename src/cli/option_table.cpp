@@ -149,7 +149,9 @@ OptionGroup source() {
               "weights are rounded to codes of this format; weights that are quantized already can only become mxfp8, "
               "where that is exact (else --decode bf16 beside it)",
               one_of(FIELD(from.encode), encoder_words())),
-          option("--encode-as PROGRAM", "the program whose encoder is followed, bit for bit",
+          option("--encode-as PROGRAM",
+                 "the program whose encoder is followed, bit for bit. slime is a trainer, whose convert_hf_to_fp8.py "
+                 "makes FP8 in blocks; it is the default there, as it keeps small weights that deepgemm loses",
                  one_of(FIELD(from.encode_as), encoder_programs()),
                  "fp8:128x128 slime; fp8:128x128:ue8m0 deepgemm; fp8:channel, int4 compressed-tensors; mxfp4 triton; "
                  "mxfp8, nvfp4 modelopt"),
@@ -449,7 +451,8 @@ CommandTable verify_command() {
 
 CommandTable diff_command() {
   return {"diff",
-          "which tensors differ, and by how much; a line a layer, with -v a tensor",
+          "which tensors differ, and by how much; a line a layer, with -v a tensor. MAX ABS and RMS are of the whole "
+          "layer, RELATIVE (|A - B| / |A|) and COSINE of what differs in it",
           cmd_diff,
           {"diff Qwen3-30B-A3B TUNED", "diff A B --tensors '*.layers.3.*' -v", "diff A B --json",
            "diff A B --html page.html"},

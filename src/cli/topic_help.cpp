@@ -96,6 +96,17 @@ void add_meaning(std::string& out, const std::string& term, std::string_view mea
   append_wrapped(out, 2, meaning);
 }
 
+/// `names` are parted by commas.
+bool is_one_of(std::string_view names, std::string_view word) {
+  return fmt::format(" {},", names).find(fmt::format(" {},", word)) != std::string::npos;
+}
+
+std::string in_small_letters(std::string_view text) {
+  std::string small(text);
+  for (char& letter : small) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  return small;
+}
+
 bool is_naming(const std::string& word) {
   return std::ranges::any_of(naming_summaries(), [&](const NamingSummary& row) {
     return row.name == word || row.name == "hf:" + word || std::ranges::count(row.model_types, word) > 0;
@@ -132,8 +143,10 @@ std::string named_text(const CommandTable& command, const std::string& word) {
   for (const auto& [name, meaning] : program_files())
     if (name == word) add_meaning(out, word + ", a file:", meaning);
   for (const auto& [names, meaning] : environment_variables())
-    if (fmt::format(" {},", names).find(fmt::format(" {},", word)) != std::string::npos)
-      add_meaning(out, fmt::format("{}, of the environment:", names), meaning);
+    if (is_one_of(names, word)) add_meaning(out, fmt::format("{}, of the environment:", names), meaning);
+  for (const auto& [names, meaning] : printed_words())
+    if (is_one_of(in_small_letters(names), in_small_letters(word)))
+      add_meaning(out, fmt::format("{}, in what is printed:", names), meaning);
   return out;
 }
 

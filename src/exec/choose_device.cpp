@@ -79,8 +79,7 @@ DeviceChoice faster_device(double thread_rate, int threads, i64 device_memory_by
 DeviceChoice choose_device(i64 gathered_bytes, int jobs, const BackendOptions& options) {
   if (gathered_bytes == 0) return {"cpu", "all copies are contiguous runs of a page or more, so a GPU would not help"};
   if (gathered_bytes < kLeastBytes)
-    return {"cpu", fmt::format("{:.1f} MB of short runs are gathered before a GPU is open",
-                               static_cast<double>(gathered_bytes) / 1e6)};
+    return {"cpu", fmt::format("only {} bytes are copied in short runs, so a GPU would not help", gathered_bytes)};
   if (cuda_device_count() == 0) return {"cpu", why_no_cuda()};
   // More threads than cores gather no faster.
   const int threads = std::min(jobs, usable_cores());

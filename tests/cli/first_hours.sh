@@ -328,7 +328,7 @@ first_hours_third() {
   check "1: it has a name" [ "$(tar -xOf "$out/a.tar" index.json | python3 -c \
     'import json, sys; print(json.load(sys.stdin)["manifests"][0]["annotations"]["org.opencontainers.image.ref.name"])')" == "glu-ckpt:1.2.3" ]
   prints "2: a dense model" 0 "path        $TESTDATA/whole/llama3/hf
-format      safetensors, 1 file, 108.93 kB (108928 bytes)
+format      safetensors, 1 file, 108.93 kB (108928 bytes) with headers
 tensors     30, BF16
 layout      hf:llama, a dense model, split (gate and up are two tensors)
 parameters  52.94K (52944)

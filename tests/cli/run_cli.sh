@@ -28,7 +28,7 @@ declare -A SETS=(
   [commands]="parts streams closed_streams help_and_usage help_texts colours manual_page completions json_output json_fields convert_forms sharding determinism optimizer optimizer_orders
     stamping check_record check_manifest checkpoint_forms overwriting foreign_outputs special_sources differing diff_planted diff_computed_norm diff_padding diff_text diff_unknown_order report_figures report_head report_hostile_names report_options terminal bind_mounts files_in_sources progress_json plan_refuses"
   [first_hours]="first_hours_tensors first_hours_foreign_order first_hours_missing_answers first_hours_stamp first_hours_paths
-    first_hours_layouts first_hours_digest first_hours_rules first_hours_third first_hours_wrong_turns first_hours_batch stranger_help stranger_inspect stranger_adapters stranger_outputs stranger_sentences stranger_obstacles stranger_wrong_turns what_is_it model_size pages argument_lines ci_workflow"
+    first_hours_layouts first_hours_digest first_hours_rules first_hours_third first_hours_wrong_turns first_hours_batch stranger_help stranger_inspect stranger_adapters stranger_outputs stranger_sentences stranger_obstacles stranger_numbers stranger_wrong_turns what_is_it model_size pages argument_lines ci_workflow"
   [formats]="gallery formats torch_files tiny every_format legacy_ranks objects_travel mxfp8_converts mxfp8_refusals
     mxfp8_differs mxfp8_beyond_bf16 flat_copies directory_of_a_run config_files whole_models_incomplete
     whole_models_without_mtp whole_models_mixed_forms whole_models_contradicted whole_models_refused loads_in_forms loads_in_unmapped dangling_links hidden_files metadata_entries

@@ -26,6 +26,12 @@ experts/gate|experts/gate, a role:
 megatron_args.txt|megatron_args.txt, a file:
 glu_ckpt.json|glu_ckpt.json, a file:
 HF_ENDPOINT|HF_TOKEN, HF_ENDPOINT, of the environment:
+parameters|Multi-token prediction counts in both
+relative|RELATIVE, COSINE, in what is printed:
+RMS|RMS, in what is printed:
+matrices|matrices, matrix, MATRIX, in what is printed:
+payload|payload, headers, in what is printed:
+problem|problem, in what is printed:
 LINES
   prints "help journal" 0 "Nothing is called 'journal'; these speak of it:
 
@@ -194,6 +200,23 @@ stranger_obstacles() {
   status "a name that is taken" 4 convert "$codes" "$out" --to megatron
   check "is said before all: $ERR" has "$ERR" "[output-exists]"
   rm -rf "$codes" "$out"
+}
+
+# Numbers say what they count, and `loads in` who does not take a block size.
+stranger_numbers() {
+  local hf=$TESTDATA/hf/qwen3_moe
+  status "a model with MTP" 0 inspect "$TESTDATA/whole/deepseek_v3/hf" && check "counts it: $OUT" has "$OUT" "of them for each token; both count multi-token prediction
+"
+  status "one without" 0 inspect "$hf" && check "does not say so: $OUT" [ "${OUT/multi-token/}" == "$OUT" ]
+  check "files: $OUT" has "$OUT" "bytes) with headers
+"
+  status "16 rows" 0 plan "$hf" "$WORK/none" --to megatron --glu interleaved:16 -v
+  check "no fused kernel: $OUT" has "$OUT" "without TransformerEngine's fused grouped MLP, which reads interleaved:32 alone"
+  check "tensors: $OUT" has "$OUT" "bytes) without headers
+"
+  check "no GPU is opened: $ERR" [ "${ERR/before a GPU/}" == "$ERR" ]
+  status "32 rows" 0 plan "$hf" "$WORK/none" --to megatron --glu interleaved:32
+  check "the fused kernel takes them: $OUT" [ "${OUT/without TransformerEngine/}" == "$OUT" ]
 }
 
 # Wrong turns of ten tasks, and where each is shown the way.

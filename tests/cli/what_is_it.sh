@@ -57,7 +57,7 @@ what_is_it() {
 model_size() {
   local hf=$TESTDATA/whole/qwen3_moe/hf quantized form
   prints "inspect of a whole model" 0 "path        $hf
-format      safetensors, 1 file, 293.95 kB (293952 bytes)
+format      safetensors, 1 file, 293.95 kB (293952 bytes) with headers
 tensors     69, BF16
 layout      hf:qwen3_moe, indexed (a tensor for each expert), split (gate and up are two tensors)
 glu from    the naming, which fixes it

@@ -179,11 +179,13 @@ std::string count_text(i64 count) {
   return unit == 0 ? fmt::format("{}", count) : fmt::format("{:.2f}{}", amount, kUnits[unit]);
 }
 
-std::string size_of_model_text(const ModelSize& size, const Totals& sums) {
+std::string size_of_model_text(const ModelSize& size, const Totals& sums, bool has_mtp) {
   std::string text;
   if (size.parameters) {
     text = fmt::format("parameters  {} ({})", count_text(*size.parameters), *size.parameters);
     if (size.active_parameters) text += fmt::format(", {} of them for each token", count_text(*size.active_parameters));
+    if (has_mtp)
+      text += fmt::format("; {} multi-token prediction", size.active_parameters ? "both count" : "it counts");
     text += "\n";
   }
   std::vector<std::string> parts;
@@ -222,7 +224,7 @@ std::string inspection_text(const Inspection& inspection) {
   const Source& source = *inspection.source;
   const Totals sums = totals(inspection);
   std::string text = fmt::format("path        {}\n", source.path().string());
-  text += fmt::format("format      {}, {} file{}, {} ({} bytes)\n", to_string(source.format()),
+  text += fmt::format("format      {}, {} file{}, {} ({} bytes) with headers\n", to_string(source.format()),
                       source.inventory().files.size(), source.inventory().files.size() == 1 ? "" : "s",
                       size_text(source.file_bytes()), source.file_bytes());
   text += fmt::format("tensors     {}, {}\n", source.inventory().tensors.size(), fmt::join(sums.dtypes, " "));
@@ -249,8 +251,11 @@ std::string inspection_text(const Inspection& inspection) {
     text += fmt::format("layout      {}\n", layout.is_dense() ? explain_layout(layout) : "no experts");
   }
   text += origin_text(source.record(), sums);
-  text += size_of_model_text(inspection.size, sums);
-  text += layers_text(layer_contents(inspection));
+  const std::vector<LayerContent> layers = layer_contents(inspection);
+  text += size_of_model_text(inspection.size, sums, std::ranges::any_of(layers, [](const LayerContent& content) {
+                               return content.layer.starts_with("mtp");
+                             }));
+  text += layers_text(layers);
   if (inspection.recognition) text += loads_in_text(inspection.loads_in);
   for (const std::string& problem : inspection.problems) text += fmt::format("problem     {}\n", printable(problem));
   return text;
@@ -281,8 +286,8 @@ std::string conversion_text(const Conversion& conversion) {
                       : conversion.up_to_date ? "up to date "
                                               : "wrote      ",
                       conversion.output);
-  text += fmt::format("            {} tensors in {} file{}, {} ({} bytes)\n", plan.outputs.size(), plan.num_shards,
-                      plan.num_shards == 1 ? "" : "s", size_text(plan.bytes), plan.bytes);
+  text += fmt::format("            {} tensors in {} file{}, {} ({} bytes) without headers\n", plan.outputs.size(),
+                      plan.num_shards, plan.num_shards == 1 ? "" : "s", size_text(plan.bytes), plan.bytes);
   if (conversion.dry_run) {
     text += fmt::format("moves       {}, peak memory about {}\n", plan.moves.size(), size_text(conversion.peak_memory));
     if (conversion.bytes_cloned > 0)
