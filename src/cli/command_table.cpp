@@ -71,7 +71,7 @@ Definitions printed_words() {
        "them. `verify`, `diff` and a digest count matrices instead."},
       {"matrices, matrix, MATRIX",
        "What `verify`, `diff`, `digest` and `inspect --tensors` count and name, the same in every layout: gate, up or "
-       "down of one expert, q, k or v of one layer. A tensor may hold many, and a weight and its scales are apart. "
+       "down of one expert, q, k or v of one layer. A tensor may hold many. "
        "'Matrices and tensors' adds the tensors that no table knows."},
       {"format",
        "A line of `inspect`: the kind of files, and their size with all headers. `plan` and `convert` print the size "
@@ -86,7 +86,7 @@ Definitions printed_words() {
       {"copies, copy",
        "Tensors that repeat others, such as the head of a tied model, or one scale written for each of several "
        "experts. "
-       "They are compared with the originals, and no number counts them but 'tensors' of `inspect`."},
+       "They are compared with the originals."},
       {"part", "A line of `inspect`: which layers or experts of a larger model these are, as the record says."},
       {"padded", "A line of `inspect`: --pad-experts added zeros to the experts; --unpad takes them away."},
       {"quantized, decoded",

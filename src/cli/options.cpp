@@ -8,6 +8,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <set>
 #include <span>
 
@@ -103,15 +104,19 @@ std::vector<std::string> joined_rules(const CommandTable& command, Words words) 
   for (const OptionRow* row : all_options(command)) {
     if (!row->many) continue;
     std::string value;
-    std::size_t first = joined.size();
+    std::optional<std::size_t> first;
+    bool has_value = false;
     for (std::size_t i = 0; i < joined.size() && joined[i] != "--";) {
       const bool is_equated = joined[i].starts_with(row->long_name + "=");
       if (joined[i] != row->long_name && !is_equated) {
         ++i;
         continue;
       }
-      if (first == joined.size()) first = i;
-      const auto add = [&](const std::string& rule) { value += (value.empty() ? "" : ",") + rule; };
+      if (!first) first = i;
+      const auto add = [&](const std::string& rule) {
+        value += (has_value ? "," : "") + rule;
+        has_value = true;
+      };
       std::size_t end = i + 1;
       if (is_equated)
         add(joined[i].substr(row->long_name.size() + 1));
@@ -121,8 +126,12 @@ std::vector<std::string> joined_rules(const CommandTable& command, Words words) 
         add(joined[end++]);
       joined.erase(joined.begin() + static_cast<std::ptrdiff_t>(i), joined.begin() + static_cast<std::ptrdiff_t>(end));
     }
-    if (value.empty()) continue;
-    joined.insert(joined.begin() + static_cast<std::ptrdiff_t>(first), {row->long_name, value});
+    if (!first) continue;
+    const auto place = joined.begin() + static_cast<std::ptrdiff_t>(*first);
+    if (has_value)
+      joined.insert(place, {row->long_name, value});
+    else
+      joined.insert(place, row->long_name);
   }
   return joined;
 }
@@ -140,6 +149,8 @@ std::vector<std::string> with_topics_last(const CommandTable& command, Words wor
   rest.insert(rest.end(), topics.begin(), topics.end());
   return rest;
 }
+
+constexpr const char* kEmptyValue = "{} is empty: is the variable that it comes from set?";
 
 /// CLI11's parser of one command, made from its table.
 class Parser {
@@ -167,7 +178,7 @@ class Parser {
     for (const std::string& word : Words(words_.begin(), std::ranges::find(words_, "--")))
       if (word.starts_with('-') && word.ends_with('=') &&
           app_.get_option_no_throw(word.substr(0, word.size() - 1)) != nullptr)
-        fail(ErrorCode::Usage, {}, "'{}' has no value", word);
+        fail(ErrorCode::Usage, {}, kEmptyValue, word.substr(0, word.size() - 1));
     std::vector<std::string> backwards(words_.rbegin(), words_.rend());
     try {
       app_.parse(backwards);
@@ -205,10 +216,15 @@ class Parser {
   }
 
   void set(Options& options) const {
-    for (const auto& [row, option] : options_)
-      if (option->count() > 0)
-        if (const std::string fault = row->set(options, option->results()[0]); !fault.empty())
-          fail(ErrorCode::Usage, {}, "{}: {}", row->name(), fault);
+    for (const auto& [row, option] : options_) {
+      if (option->count() == 0) continue;
+      const std::string& typed = option->results()[0];
+      // Else `--layers "$PART"` of a variable that nobody set would take the whole model.
+      if (typed.empty() && !row->value_name.empty() && !row->optional_value)
+        fail(ErrorCode::Usage, {}, kEmptyValue, row->name());
+      if (const std::string fault = row->set(options, typed); !fault.empty())
+        fail(ErrorCode::Usage, {}, "{}: {}", row->name(), fault);
+    }
   }
 
  private:

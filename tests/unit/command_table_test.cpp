@@ -177,7 +177,8 @@ TEST(CommandTable, OptionsAreReadAsOtherProgramsReadThem) {
   EXPECT_EQ(message({"plan", "a", "b", "--max-memory", "1K"}), "--max-memory: '1K' is too little: at least 1MiB");
   EXPECT_EQ(message({"plan", "a", "b", "--quiet=yes"}), "--quiet takes no value");
   EXPECT_EQ(message({"plan", "a", "b", "--to"}), "--to needs a value: --to TARGET");
-  EXPECT_EQ(message({"plan", "a", "b", "--to="}), "'--to=' has no value");
+  EXPECT_EQ(message({"plan", "a", "b", "--to="}), "--to is empty: is the variable that it comes from set?");
+  EXPECT_EQ(message({"plan", "a", "b", "--dtype"}), "--dtype needs a value: --dtype RULE...");
   EXPECT_EQ(message({"plan", "a", "b", "--to", "hf", "--to=hf"}), "--to was given twice");
   EXPECT_EQ(message({"plan", "a", "b", "c"}), "'c' is one argument too many: glu-ckpt plan [OPTIONS] SRC DST");
   EXPECT_EQ(message({"plan"}), "SRC and DST are missing: glu-ckpt plan [OPTIONS] SRC DST");
@@ -189,6 +190,22 @@ TEST(CommandTable, OptionsAreReadAsOtherProgramsReadThem) {
   EXPECT_EQ(message({"plan", "a", "b", "--gluu", "x"}), "--gluu is no option of glu-ckpt plan; did you mean --glu?");
   EXPECT_EQ(message({"--json", "inspect", "a"}), "--json belongs after the command: glu-ckpt inspect --json a");
   EXPECT_EQ(message({"-v"}), "-v is no option of glu-ckpt; -V prints the version, and -v belongs after a command");
+}
+
+TEST(CommandTable, RefusesEmptyValuesByName) {
+  int refused = 0;
+  for (const CommandTable* command : all_commands(program()))
+    for (const OptionRow& option : options_of(*command)) {
+      if (option.value_name.empty() || option.optional_value || option.required || !option.needs.empty()) continue;
+      std::vector<std::string> words = least_words(*command);
+      words.insert(words.end(), {option.long_name, ""});
+      EXPECT_EQ(message(words), option.long_name + " is empty: is the variable that it comes from set?")
+          << command->name;
+      ++refused;
+    }
+  EXPECT_GT(refused, 100);
+  EXPECT_EQ(message({"plan", "", "b"}), "SRC is empty: is the variable that it comes from set?");
+  EXPECT_EQ(message({"report", "a", "", "--html", "x"}), "B is empty: is the variable that it comes from set?");
 }
 
 TEST(CommandTable, HelpNamesEveryOptionValueAndDefault) {
