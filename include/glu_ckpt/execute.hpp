@@ -36,7 +36,7 @@ struct StageTimes {
 /// Reads for one range of the output (src/exec/range_reader.hpp).
 class RangeReader;
 
-/// Makes codes of weights (src/core/weight_device.hpp).
+/// Makes codes of weights, and adds products to weights (src/core/weight_device.hpp).
 class WeightDevice;
 
 /// A device that executes moves.

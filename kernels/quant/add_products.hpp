@@ -8,7 +8,8 @@
 
 namespace glu_ckpt {
 
-/// Which sums of weights and products are multiplied by numbers: none, each line by one, or each column by one.
+/// DoRA's numbers, by which sums of weights and products are multiplied: none, one for each line, or one for each
+/// column.
 enum class ProductScales { None, OfLines, OfColumns };
 
 /// Lines of a weight, `cols` elements of `dtype` (BF16, F16 or F32) each.

@@ -85,8 +85,7 @@ Definitions printed_words() {
        "The bytes of tensors are the payload; headers, indexes and files without tensors are not in it."},
       {"copies, copy",
        "Tensors that repeat others, such as the head of a tied model, or one scale written for each of several "
-       "experts. "
-       "They are compared with the originals."},
+       "experts. They are compared with the originals."},
       {"part", "A line of `inspect`: which layers or experts of a larger model these are, as the record says."},
       {"padded", "A line of `inspect`: --pad-experts added zeros to the experts; --unpad takes them away."},
       {"quantized, decoded",

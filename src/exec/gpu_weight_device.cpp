@@ -19,7 +19,7 @@ namespace {
 constexpr i64 kCellBatchBytes = i64{4} << 20;
 /// Places on one GPU: as many threads as a host has for each of its GPUs. Others encode on the CPU.
 constexpr i64 kMostPlaces = 32;
-/// Of the parts of a buffer: what kernels take, and more than a copy needs.
+/// Each part of a buffer begins at a multiple of this many bytes: kernels need 16.
 constexpr i64 kPartAlignment = 256;
 
 /// The buffer of a batch, in host memory as on the GPU: weights and flag go there by one copy, flag, codes and scales
