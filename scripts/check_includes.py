@@ -251,7 +251,7 @@ def model_types():
 # What only the files of src/quant/formats may spell: a format's name and the quant_method that means it. These are the
 # reader of configurations and a message about zero points, which still know some of them.
 FORMAT_WORD = re.compile(r'^    \.name = "(\w+)"|[{(]\{"(\w+)", "\w|^ *\.methods = \{\{"(\w+)"')
-NAMES_FORMATS = {"quant_config.cpp"}
+NAMES_FORMATS = {"quant_config.cpp", "quantization_files.cpp", "quantization_text.cpp"}
 
 
 def format_words():

@@ -17,6 +17,7 @@
 #include "model/stage.hpp"
 #include "model/stored_model.hpp"
 #include "quant/quant_config.hpp"
+#include "quant/quantization_text.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -18,7 +18,8 @@
 #include "layout/optimizer_names.hpp"
 #include "model/source_hints.hpp"
 #include "model/stored_model.hpp"
-#include "quant/quant_config.hpp"
+#include "quant/quantization_files.hpp"
+#include "quant/quantization_text.hpp"
 
 namespace glu_ckpt {
 namespace {

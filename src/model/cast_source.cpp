@@ -19,6 +19,7 @@
 #include "model/source_steps.hpp"
 #include "model/stored_codes.hpp"
 #include "quant/quant_config.hpp"
+#include "quant/quantization_text.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -20,7 +20,7 @@
 #include "model/part_config.hpp"
 #include "model/source_hints.hpp"
 #include "model/source_steps.hpp"
-#include "quant/quant_config.hpp"
+#include "quant/quantization_files.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -19,6 +19,8 @@
 #include "model/saved_arguments.hpp"
 #include "model/stored_model.hpp"
 #include "quant/find_quantized.hpp"
+#include "quant/quantization_files.hpp"
+#include "quant/quantization_text.hpp"
 
 namespace glu_ckpt {
 namespace {

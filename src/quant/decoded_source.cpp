@@ -14,7 +14,8 @@
 #include "quant/decode_words.hpp"
 #include "quant/nudged_codes.hpp"
 #include "quant/part_finder.hpp"
-#include "quant/quant_config.hpp"
+#include "quant/quantization_files.hpp"
+#include "quant/quantization_text.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -2,7 +2,7 @@
 #include <fmt/ranges.h>
 
 #include "quant/encoded_source.hpp"
-#include "quant/quant_config.hpp"
+#include "quant/quantization_text.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -15,7 +15,7 @@
 #include "format/model_config.hpp"
 #include "layout/tensor_kinds.hpp"
 #include "quant/cell_encoder.hpp"
-#include "quant/quant_config.hpp"
+#include "quant/quantization_files.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -17,6 +17,8 @@
 #include "quant/decode_row.hpp"
 #include "quant/decoded_source.hpp"
 #include "quant/quant_config.hpp"
+#include "quant/quantization_files.hpp"
+#include "quant/quantization_text.hpp"
 
 namespace glu_ckpt {
 namespace {

@@ -16,6 +16,7 @@
 #include "glu_ckpt/plan.hpp"
 #include "layout/tensor_kinds.hpp"
 #include "quant/find_quantized.hpp"
+#include "quant/quantization_text.hpp"
 
 namespace {
 

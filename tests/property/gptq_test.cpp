@@ -11,6 +11,7 @@
 
 #include "quant/check_codes.hpp"
 #include "quant/decoded_source.hpp"
+#include "quant/quantization_files.hpp"
 #include "support/quantized_tensors.hpp"
 
 namespace glu_ckpt::support {

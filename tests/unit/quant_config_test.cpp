@@ -1,4 +1,6 @@
 #include "quant/quant_config.hpp"
+#include "quant/quantization_files.hpp"
+#include "quant/quantization_text.hpp"
 
 #include <gtest/gtest.h>
 
