@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -65,8 +66,9 @@ float scale_of(const Named& tensor) { return std::ldexp(1.0F, static_cast<int>(n
 /// Every two bytes tell where they are, and every few codes; none is a NaN.
 std::string content_of(const Named& tensor) {
   std::string bytes;
-  for (i64 i = 0; i < elements_of(tensor); ++i) {
-    const u64 value = number_of(tensor.name) + static_cast<u64>(i);
+  const i64 elements = elements_of(tensor);
+  u64 value = number_of(tensor.name);
+  for (i64 i = 0; i < elements; ++i, ++value) {
     const u64 mixed = value * 0x9e3779b97f4a7c15u >> 56;
     bytes += tensor.is_coded ? bytes_of((mixed & 0x7f) == 0x7f ? 0 : mixed, 1) : bytes_of(value, 2);
   }
@@ -86,8 +88,9 @@ std::string written_content(const Named& tensor, const SourceAnswers& from) {
   std::string stored = content_of(tensor);
   std::string bytes;
   if (tensor.is_coded) {
+    const float scale = scale_of(tensor);
     for (const char code : stored)
-      bytes += bytes_of(std::bit_cast<u32>(value_of(static_cast<unsigned char>(code)) * scale_of(tensor)) >> 16, 2);
+      bytes += bytes_of(std::bit_cast<u32>(value_of(static_cast<unsigned char>(code)) * scale) >> 16, 2);
     return bytes;
   }
   if (from.dtypes.empty()) return stored;
@@ -243,6 +246,7 @@ const std::vector<CallKind>& all_kinds() {
 }
 
 FaultBench::FaultBench(const Target& target) : target_(target), source_(make_source(target.coded, target.sampled)) {
+  if (target.options.consume_source) list_rows();
   begin();
   const Outcome outcome = convert();
   EXPECT_EQ(outcome.status, ExitStatus::Done) << outcome.message;
@@ -313,6 +317,16 @@ Outcome FaultBench::convert_part(bool resume, i64 part) {
   }
 }
 
+void FaultBench::list_rows() {
+  for (int shard = 0; shard < 2; ++shard)
+    for (const Named& tensor : tensors_of_shard(shard, target_.coded)) {
+      const std::string bytes = written_content(tensor, target_.options.from);
+      const auto row = bytes.size() / static_cast<std::size_t>(elements_of(tensor) / tensor.shape.back());
+      for (std::size_t at = 0; at < bytes.size(); at += row)
+        rows_[shard_file(shard)].push_back({tensor.name, bytes.substr(at, row)});
+    }
+}
+
 Tree FaultBench::tree(const std::string& path) const {
   Tree found;
   for (const std::string& name : memory_->tree(path))
@@ -321,16 +335,19 @@ Tree FaultBench::tree(const std::string& path) const {
 }
 
 bool FaultBench::has_output() const {
-  const Tree found = tree("/disk");
   // What was there before is no output.
-  const bool old = target_.options.overwrite &&
-                   (found.contains(target_.output) || found.contains(target_.output + "/")) &&
-                   (memory_->get("/disk/" + target_.output) == "an older one" ||
-                    memory_->get("/disk/" + target_.output + "/model.safetensors") == "an older one");
-  return !old && (found.contains(target_.output) || found.contains(target_.output + "/"));
+  const bool old =
+      target_.options.overwrite && (memory_->get("/disk/" + target_.output) == "an older one" ||
+                                    memory_->get("/disk/" + target_.output + "/model.safetensors") == "an older one");
+  return !old && (is_there(target_.output) || is_there(target_.output + "/"));
 }
 
-bool FaultBench::has_staging() const { return tree("/disk").contains(target_.output + ".partial/"); }
+bool FaultBench::has_staging() const { return is_there(target_.output + ".partial/"); }
+
+bool FaultBench::is_there(const std::string& name) const {
+  const auto names = memory_->tree("/disk");
+  return std::ranges::find(names, name) != names.end();
+}
 
 bool FaultBench::has_whole_source() const {
   const Tree found = tree("/src");
@@ -370,14 +387,10 @@ void FaultBench::expect_source_is_there() const {
       continue;
     }
     ASSERT_TRUE(path.ends_with(".safetensors")) << path << " was removed";
-    for (const Named& tensor : tensors_of_shard(path == shard_file(0) ? 0 : 1, target_.coded)) {
-      // Rows stay whole in every layout.
-      const std::string bytes = written_content(tensor, target_.options.from);
-      const auto row = bytes.size() / static_cast<std::size_t>(elements_of(tensor) / tensor.shape.back());
-      for (std::size_t at = 0; at < bytes.size(); at += row)
-        ASSERT_NE(::memmem(written.data(), written.size(), bytes.data() + at, row), nullptr)
-            << path << " was removed, and a row of " << tensor.name << " is nowhere else";
-    }
+    ASSERT_TRUE(rows_.contains(path)) << path;
+    for (const auto& [tensor, row] : rows_.at(path))
+      ASSERT_NE(::memmem(written.data(), written.size(), row.data(), row.size()), nullptr)
+          << path << " was removed, and a row of " << tensor << " is nowhere else";
   }
 }
 

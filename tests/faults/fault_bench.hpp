@@ -97,6 +97,9 @@ class FaultBench {
  private:
   Outcome convert_part(bool resume, i64 part);
   Tree tree(const std::string& path) const;
+  /// Whether that is below /disk.
+  bool is_there(const std::string& name) const;
+  void list_rows();
   void expect_source_consumed() const;
   void expect_same_when_plain();
   /// Expects each file of the source, or where it was removed to be, all that it holds below /disk.
@@ -104,6 +107,8 @@ class FaultBench {
 
   Target target_;
   Tree source_;
+  /// The rows of a source that goes, file by file, each with its tensor's name. They stay whole in every layout.
+  std::map<std::string, std::vector<std::pair<std::string, std::string>>> rows_;
   Tree expected_;
   i64 calls_ = 0;
   std::map<CallKind, i64> calls_of_;
