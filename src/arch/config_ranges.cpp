@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <initializer_list>
 #include <optional>
 #include <utility>
 
@@ -167,15 +166,14 @@ void check_object(const Family& family, const JsonValue& object, const std::stri
 }
 
 /// The first of the fields that is a number.
-std::optional<std::pair<std::string_view, i64>> first_number(const JsonValue& object,
-                                                             std::initializer_list<std::string_view> names) {
+std::optional<std::pair<std::string_view, i64>> first_number(const JsonValue& object, Spellings names) {
   for (const std::string_view name : names)
     if (const auto number = object.find<i64>(name)) return std::pair(name, *number);
   return std::nullopt;
 }
 
 std::optional<std::pair<std::string_view, i64>> number_of_experts(const JsonValue& object) {
-  return first_number(object, {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"});
+  return first_number(object, kExpertCounts);
 }
 
 /// Refuses a choice of none of the experts, and one of more than there are.

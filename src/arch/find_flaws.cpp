@@ -57,6 +57,7 @@ class FlawFinder {
     }
     check_declared_biases();
     check_unread();
+    for (const std::string& text : architecture_.contradictions) add_unread(ErrorCode::ConfigJson, {}, text);
     return std::move(flaws_);
   }
 
@@ -303,14 +304,13 @@ class FlawFinder {
     for (const IdleTensor& idle : model_.idle) read_.insert(idle.tensor);
     for (const auto& [part, tensor] : stand_ins_) read_.insert(tensor);
     read_.insert(model_.unexplained.begin(), model_.unexplained.end());
-    const bool has_codes =
-        std::ranges::any_of(inventory_.tensors, [](const TensorRef& tensor) { return holds_codes(tensor.dtype); });
+    const std::set<std::string_view> coded = coded_modules();
     for (const std::size_t index : model_.others) {
       if (read_.contains(index)) continue;
       const std::string& name = name_of(index);
       if (name.find(".lora_") != name.npos && factors++ == 0) first = &name;
       if (is_of_later_layer(name) && beyond++ == 0) first_beyond = &name;
-      if (!has_codes && is_strange(index)) {
+      if (!is_part_of_codes(name, coded) && is_strange(index)) {
         if (strange++ == 0) first_strange = &name;
         unnamed += name.ends_with(kWeight) || name.ends_with(kBias) ? 0 : 1;
       }
@@ -344,6 +344,29 @@ class FlawFinder {
           fmt::format("'{}'{} of an adapter (LoRA) that was not merged: programs that load the model do not read "
                       "it, and compute something else; merge it first",
                       *first, factors == 1 ? " is" : fmt::format(" and {} more are", factors - 1)));
+  }
+
+  /// The modules whose weights the model has as codes: "model.layers.0.self_attn.q_proj".
+  std::set<std::string_view> coded_modules() const {
+    std::set<std::string_view> modules;
+    const auto add = [&](std::size_t index) {
+      const std::string_view name = name_of(index);
+      if (holds_codes(inventory_.tensors[index].dtype)) modules.insert(name.substr(0, name.rfind('.')));
+    };
+    for (const std::size_t index : read_) add(index);
+    for (const ExpertBlock& block : model_.blocks)
+      for (const Matrix& matrix : block.matrices) add(matrix.tensor);
+    return modules;
+  }
+
+  /// Says whether a tensor may belong to weights that are codes: it lies in a module that has some, or is a scale or a
+  /// zero point of a model that has some. src/quant judges those.
+  static bool is_part_of_codes(std::string_view name, const std::set<std::string_view>& coded) {
+    if (coded.empty()) return false;
+    for (std::size_t dot = name.rfind('.'); dot != name.npos && dot > 0; dot = name.rfind('.', dot - 1))
+      if (coded.contains(name.substr(0, dot))) return true;
+    const std::string_view last = name.substr(name.rfind('.') + 1);
+    return last.find("scale") != last.npos || last.find("zero") != last.npos;
   }
 
   void add_unread(ErrorCode code, const std::string& tensor, std::string text) {

@@ -2,8 +2,11 @@
 /// config.json and its like: fields that a rule reads, the language model's own object, and where values stand in the
 /// text, so that one can be replaced and all other bytes stay.
 
+#include <array>
 #include <cstddef>
+#include <initializer_list>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -16,6 +19,18 @@ enum class JsonType { Integer, Number, Flag, Text, Object, Texts, List, Integers
 
 /// No number of a model that must be more than 0 is less; none has a greater bound.
 constexpr double kTiny = 1e-30, kHuge = 1e18;
+
+/// Names of one field, in a call: families spell it differently, and the first name that is there counts.
+class Spellings : public std::span<const std::string_view> {
+ public:
+  constexpr Spellings(std::initializer_list<std::string_view> names) : span(names.begin(), names.size()) {}
+  template <std::size_t kNames>
+  constexpr Spellings(const std::array<std::string_view, kNames>& names) : span(names) {}
+};
+
+/// Spellings of the number of routed experts.
+inline constexpr std::array<std::string_view, 4> kExpertCounts = {"num_experts", "num_local_experts",
+                                                                  "n_routed_experts", "moe_num_experts"};
 
 struct JsonField {
   std::string_view name;

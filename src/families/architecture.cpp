@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/checked_math.hpp"
+#include "core/config_json.hpp"
 #include "core/fail.hpp"
 #include "families/config_fields.hpp"
 
@@ -54,6 +55,8 @@ class ArchitectureReader {
       model_.mtp_repeats = model_.mtp_layers;
       model_.mtp_layers = std::min<i64>(model_.mtp_layers, 1);
     }
+    compare_counts();
+    compare_classes();
     return std::move(model_);
   }
 
@@ -74,6 +77,32 @@ class ArchitectureReader {
       fail(ErrorCode::ConfigJson, {}, "config.json: {} is {}, which a model of type {} needs", *names.begin(),
            value ? "0" : "missing", model_.model_type);
     return *value;
+  }
+
+  /// A class of transformers reads one of these fields, and other programs read another.
+  void compare_counts() {
+    if (!family_.has_experts()) return;
+    const std::string_view counts = config_.spelling(kExpertCounts);
+    for (const std::string_view name : kExpertCounts) {
+      const auto other = config_.integer({name});
+      if (name == counts || !config_.has(name) || !other || *other == model_.num_experts) continue;
+      model_.contradictions.push_back(
+          fmt::format("config.json says {} {} and {} {}: programs read the one or the other, so give both one number",
+                      counts, model_.num_experts, name, *other));
+    }
+  }
+
+  /// transformers goes by model_type; vLLM and SGLang go by `architectures`.
+  void compare_classes() {
+    for (const std::string& name : config_.texts({"architectures"})) {
+      const auto has_class = [&](const Family& family) { return family.made_class() == name; };
+      const auto other = std::ranges::find_if(families(), has_class);
+      if (other == families().end() || family_.made_class() == name) continue;
+      model_.contradictions.push_back(fmt::format(
+          "config.json says model_type {}, and \"{}\" in architectures is the class of {} models: transformers goes by "
+          "the former, vLLM and SGLang by the latter. Let both name one model",
+          model_.model_type, name, other->model_type));
+    }
   }
 
   void read_attention() {
@@ -123,7 +152,7 @@ class ArchitectureReader {
 
   void read_widths() {
     if (!family_.has_experts()) return set(Dim::DenseWidth, required({family_.dense_width_field}));
-    model_.num_experts = required({"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"});
+    model_.num_experts = required(kExpertCounts);
     set(Dim::Experts, model_.num_experts);
     const i64 intermediate = optional({"intermediate_size"}).value_or(0);
     model_.expert_width =

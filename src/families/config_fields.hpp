@@ -1,7 +1,6 @@
 #pragma once
 /// The fields of a config.json by name, whatever their spelling.
 
-#include <initializer_list>
 #include <map>
 #include <optional>
 #include <set>
@@ -10,16 +9,14 @@
 #include <variant>
 #include <vector>
 
+#include "core/config_json.hpp"
 #include "glu_ckpt/tensor.hpp"
 
 namespace glu_ckpt {
 
 struct Family;
 
-/// Families spell a field differently; the first spelling that is there counts. A family that spells it like no other
-/// has a word for it (Family::words).
-using Spellings = std::initializer_list<std::string_view>;
-
+/// A family that spells a field like no other has a word for it (Family::words).
 class ConfigFields {
  public:
   /// Reads the fields of the language model: of a multimodal one, what `text_config` says comes first. A text that is

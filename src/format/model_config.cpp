@@ -12,10 +12,6 @@ namespace glu_ckpt {
 namespace {
 
 constexpr std::size_t kMaxConfigDepth = 64;
-/// Families spell it differently; the first that is a number counts.
-constexpr std::array<std::string_view, 4> kExpertKeys = {"num_experts", "num_local_experts", "n_routed_experts",
-                                                         "moe_num_experts"};
-
 constexpr std::array<std::string_view, 3> kActivationKeys = {"hidden_act", "hidden_activation", "mlp_hidden_act"};
 
 bool starts_value(char c) { return c == '-' || c == 'I' || c == 'N' || (c >= '0' && c <= '9'); }
@@ -32,8 +28,9 @@ std::optional<i64> find_integer(const JsonValue& fields, std::string_view name, 
   return number && *number >= at_least ? number : std::nullopt;
 }
 
+/// The first spelling that is a number counts.
 std::optional<i64> find_num_experts(const JsonValue& fields) {
-  for (const std::string_view key : kExpertKeys)
+  for (const std::string_view key : kExpertCounts)
     if (const auto number = find_integer(fields, key, 0)) return number;
   return std::nullopt;
 }

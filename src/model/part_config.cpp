@@ -24,9 +24,7 @@ bool names_any(std::string_view key, std::initializer_list<std::string_view> wor
   return std::ranges::any_of(words, [&](std::string_view word) { return key.find(word) != key.npos; });
 }
 
-bool is_any(std::string_view key, std::initializer_list<std::string_view> words) {
-  return std::ranges::find(words, key) != words.end();
-}
+bool is_any(std::string_view key, Spellings words) { return std::ranges::find(words, key) != words.end(); }
 
 /// The fields of one object that speak of layers.
 class FieldEditor {
@@ -47,8 +45,7 @@ class FieldEditor {
       return put(range, std::to_string(part_.expert_width));
     if (part_.drops_mtp && is_any(key, {"num_nextn_predict_layers", "mtp_num_hidden_layers"}) && number)
       return put(range, "0");
-    if (is_any(key, {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"}) &&
-        number == part_.experts_of && part_.experts != part_.experts_of)
+    if (is_any(key, kExpertCounts) && number == part_.experts_of && part_.experts != part_.experts_of)
       return put(range, std::to_string(part_.experts));
     if (part_.first == 0 && part_.count == part_.of) return;
     if (key == "num_hidden_layers" && number) return put(range, std::to_string(part_.count));

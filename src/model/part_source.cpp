@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
 #include <optional>
@@ -342,7 +343,7 @@ class PartMaker {
       fail(ErrorCode::NotSupported, {where, {}},
            "{}: config.json has no field that says that each layer has {} experts, not {}", where, part_.experts,
            part_.experts_of);
-    const Spellings top_k = {"num_experts_per_tok", "moe_topk", "moe_k"};
+    constexpr std::array<std::string_view, 3> top_k = {"num_experts_per_tok", "moe_topk", "moe_k"};
     const i64 chosen = fields.integer(top_k).value_or(1);
     if (chosen > part_.experts)
       fail(ErrorCode::NotSupported, {where, {}},
@@ -491,9 +492,8 @@ class PartMaker {
     // All layers are no part: the record then says nothing of one.
     const bool has_all_layers = part_.count == part_.of;
     if (!answers_.layers.empty() && !has_all_layers) {
-      said = part_.count == 1
-                 ? fmt::format("layer {} alone, of {}", answers_.layers.substr(0, answers_.layers.find('-')), part_.of)
-                 : fmt::format("layers {} of {}", answers_.layers, part_.of);
+      said = part_.count == 1 ? fmt::format("layer {} alone, of {}", part_.first, part_.of)
+                              : fmt::format("layers {} of {}", answers_.layers, part_.of);
       if (!mtp_.empty() && !part_.drops_mtp) said += ", with multi-token prediction";
     }
     if (!kept_.empty()) said += fmt::format("{}{}", said.empty() ? "" : ", ", experts_text());

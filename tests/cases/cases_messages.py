@@ -248,17 +248,20 @@ def narrowed(word: str, *experts: int):
     return tensors_changed(edit)
 
 
-def stray(name: str):
-    """Returns a change that adds a tensor of that name."""
-    return tensors_changed(lambda tensors: tensors.update({name: ("F32", [2], bytes(8))}))
+def stray(name: str, dtype: str = "F32"):
+    """Returns a change that adds a tensor of that name, of eight bytes."""
+    shape = [{"F32": 2, "U16": 4}.get(dtype, 8)]
+    return tensors_changed(lambda tensors: tensors.update({name: (dtype, shape, bytes(8))}))
 
 
 # Neither a weight nor a bias of anything: `convert` to another naming refuses it, and `inspect` passed it in silence.
 STRAY = [
     Case("whole/qwen3_moe", "hf", [
         Run("inspect SRC --strict", 3, says=f"problem.*'{name}' is a tensor that a qwen3_moe model is not known to have"),
-    ], change=stray(name), note=f"stray {name}")
+    ], change=stray(name, dtype), note=f"stray {name} of {dtype}")
     for name in ("model.layers.0.mlp.zzz", "foo.bar")
+    # One tensor of codes made the model a quantized one, whose unknown tensors other rules judge.
+    for dtype in ("F32", "F8_E8M0", "F8_E5M2", "U16")
 ]
 # The tensor that is wrong is named, not the one beside it.
 BLAMED = [

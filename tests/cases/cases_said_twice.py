@@ -105,13 +105,39 @@ def unread(model: str, field: str, value, never: str) -> Case:
                 change=config_changed(**{field: value}), note=f"{field} {value}")
 
 
+def disputed(model: str, says: str, note: str, **fields) -> Case:
+    """Programs read one or the other of two fields. Those that read the first take the model."""
+    return Case(f"whole/{model}", "hf", [
+        Run("inspect SRC --strict", 3, says=f"problem.*{says}"),
+        Run("inspect SRC", 0),
+        Run("convert SRC OUT --experts grouped", 0, says=f"warning: .*{says}"),
+    ], change=config_changed(**fields), note=note)
+
+
+def agreed(model: str, note: str, **fields) -> Case:
+    return Case(f"whole/{model}", "hf", [Run("inspect SRC --strict")], change=config_changed(**fields), note=note)
+
+
+EXPERTS = number("qwen3_moe", "num_local_experts")
+DISPUTED = [
+    disputed("qwen3_moe", r"model_type qwen3_moe, and .MixtralForCausalLM. in architectures is the class of mixtral models",
+             "the class of another family", architectures=["MixtralForCausalLM"]),
+    disputed("olmoe", r"model_type olmoe, and .Qwen3MoeForCausalLM. in architectures", "OLMoE with another's class",
+             architectures=["Qwen3MoeForCausalLM"]),
+    agreed("qwen3_moe", "a class of its own", architectures=["Qwen3MoeForSequenceClassification"]),
+    agreed("qwen3_moe", "no class", architectures=None),
+    disputed("qwen3_moe", f"num_experts {EXPERTS} and num_local_experts 16: programs read", "two numbers of experts",
+             num_experts=EXPERTS, num_local_experts=16),
+    agreed("qwen3_moe", "one number of experts, twice", num_experts=EXPERTS),
+]
+
 UNREAD = [
     unread("qwen3_moe", "routed_scaling_factor", 3.0, "moe-router-topk-scaling-factor"),
     unread("qwen3_moe", "scoring_func", "sigmoid", "moe-router-score-function sigmoid"),
 ]
 
 CASES = [
-    *TOLD, *UNREAD,
+    *TOLD, *UNREAD, *DISPUTED,
     *(case for model, field, other in FIELDS for case in contradicted(model, field, other)),
     *(silent(model) for model in sorted({model for model, _, _ in FIELDS})),
 ]
