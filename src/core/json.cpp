@@ -28,6 +28,9 @@ class JsonParser {
 
   void run() {
     const std::string_view text(begin_, end_);
+    if (text.starts_with("\xEF\xBB\xBF"))
+      stop(JsonFault::Kind::Syntax, begin_,
+           "begins with a byte order mark, which readers of JSON refuse: save it as UTF-8 without one");
     if (text.size() > std::numeric_limits<u32>::max())
       stop(JsonFault::Kind::Syntax, begin_, "is longer than 4 GiB, which is the most that is read");
     if (const std::size_t valid = utf8_prefix(text); valid < text.size())

@@ -26,7 +26,9 @@ class IndexReader {
   ShardIndex read() {
     if (const auto& fault = document_.fault())
       fail_at(ErrorCode::IndexJson, {part_, fault->offset}, "{}", fault->text());
-    const std::vector<RawEntry> entries = read_entries(find_weight_map());
+    const JsonValue weight_map = find_weight_map();
+    const std::vector<RawEntry> entries = read_entries(weight_map);
+    if (entries.empty()) fail_at(ErrorCode::IndexJson, at(weight_map), "weight_map is empty: the index names no tensor");
     check_unique(entries);
     ShardIndex index;
     index.files = shard_names(entries);
