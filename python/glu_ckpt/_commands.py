@@ -81,7 +81,8 @@ def run(command: str, paths: list[PathLike], options: Any, progress: Progress | 
     """Runs a command on paths and returns its JSON object."""
     import json
 
-    words = [command, *_option_words(command, options), *map(_path_word, paths)]
+    # Behind the paths, an option that lacks its value does not take one of them for it.
+    words = [command, *map(_path_word, paths), *_option_words(command, options)]
     if progress is not None and not callable(progress):
         raise TypeError(f"progress is {type(progress).__name__}; a callable is needed")
     return json.loads(_core.run_command([os.fsencode(word) for word in words], progress, _warn))

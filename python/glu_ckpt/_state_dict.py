@@ -153,7 +153,7 @@ class StatePlan:
                 raise TypeError(f"'{name}' is an option about files; tensors in memory have none")
         self._extra, self._names = _sorted_names(state)
         values = [state[name] for name in self._names]
-        words = [os.fsencode(word) for word in ["convert", *_option_words("convert", options), "STATE", "OUT"]]
+        words = [os.fsencode(word) for word in ["convert", "STATE", "OUT", *_option_words("convert", options)]]
         self._plan = _core.StatePlan(
             self._names,
             [_item(name, value) for name, value in zip(self._names, values)],
@@ -296,5 +296,5 @@ def digest_state_dict(
     _, names = _sorted_names(state)
     values = [state[name] for name in names]
     items = [_item(name, value.detach() if hasattr(value, "detach") else value) for name, value in zip(names, values)]
-    words = [os.fsencode(word) for word in ["digest", *_option_words("digest", options), "STATE"]]
+    words = [os.fsencode(word) for word in ["digest", "STATE", *_option_words("digest", options)]]
     return _core.state_digest(names, items, words, _config_text(config), dict(record or {}), _stream_of(values, stream))

@@ -71,15 +71,6 @@ class TensorList {
   std::vector<TensorView> views_;
 };
 
-std::vector<std::string> texts_of(const nb::list& words) {
-  std::vector<std::string> texts;
-  for (const nb::handle word : words) {
-    const auto bytes = nb::cast<nb::bytes>(word);
-    texts.emplace_back(bytes.c_str(), bytes.size());
-  }
-  return texts;
-}
-
 std::vector<NamedTensor> named_tensors(const std::vector<std::string>& names, const TensorList& list) {
   std::vector<NamedTensor> named;
   for (std::size_t i = 0; i < names.size(); ++i) named.push_back({names[i], list.views().at(i)});

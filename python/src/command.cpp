@@ -157,6 +157,18 @@ void tell_python(Conversation& conversation, const nb::object& on_progress, cons
 
 }  // namespace
 
+std::string text_of(const nb::bytes& bytes) {
+  std::string text(bytes.c_str(), bytes.size());
+  if (text.find('\0') != text.npos) throw nb::value_error("embedded null byte");
+  return text;
+}
+
+std::vector<std::string> texts_of(const nb::list& words) {
+  std::vector<std::string> texts;
+  for (const nb::handle word : words) texts.push_back(text_of(nb::cast<nb::bytes>(word)));
+  return texts;
+}
+
 cli::Options parse_command(const std::vector<std::string>& words) {
   std::vector<const char*> arguments{"glu-ckpt"};
   for (const std::string& word : words) arguments.push_back(word.c_str());

@@ -10,6 +10,10 @@
 
 namespace glu_ckpt::python {
 
+/// What `bytes` hold. Throws ValueError for a NUL, which ends a path for the system, as Python's open() does.
+std::string text_of(const nanobind::bytes& bytes);
+std::vector<std::string> texts_of(const nanobind::list& words);
+
 /// The options that `words` spell, the program's name not included. Throws what the command line's parser throws.
 cli::Options parse_command(const std::vector<std::string>& words);
 

@@ -21,12 +21,7 @@ NB_MODULE(_core, module) {
   module.def(
       "run_command",
       [](const nb::list& words, nb::object on_progress, nb::object on_warning) {
-        std::vector<std::string> texts;
-        for (const nb::handle word : words) {
-          const auto bytes = nb::cast<nb::bytes>(word);
-          texts.emplace_back(bytes.c_str(), bytes.size());
-        }
-        const std::string found = run_command(std::move(texts), std::move(on_progress), std::move(on_warning));
+        const std::string found = run_command(texts_of(words), std::move(on_progress), std::move(on_warning));
         return nb::bytes(found.data(), found.size());
       },
       nb::arg("words"), nb::arg("on_progress").none(), nb::arg("on_warning"),

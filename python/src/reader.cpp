@@ -10,6 +10,7 @@
 #include <system_error>
 #include <unordered_map>
 
+#include "command.hpp"
 #include "core/fail.hpp"
 #include "glu_ckpt/checkpoint.hpp"
 #include "io/file.hpp"
@@ -105,7 +106,7 @@ void bind_reader(nb::module_& module) {
       .def(
           "__init__",
           [](Reader* place, nb::bytes path) {
-            const std::string text(path.c_str(), path.size());
+            const std::string text = text_of(path);
             const nb::gil_scoped_release without_gil;
             new (place) Reader(text);
           },

@@ -185,6 +185,25 @@ def test_paths_with_odd_names(hub, tmp_path, monkeypatch):
         assert glu_ckpt.verify(hub, name)["equal"]
 
 
+def test_a_path_ends_with_its_text(hub, tmp_path):
+    for call in (
+        lambda: glu_ckpt.inspect(f"{hub}\0other"),
+        lambda: glu_ckpt.open(f"{hub}\0other"),
+        lambda: glu_ckpt.inspect(hub, from_glu="contiguous\0"),
+        lambda: glu_ckpt.convert(hub, f"{tmp_path}/o\0", naming="megatron"),
+    ):
+        with pytest.raises(ValueError, match="embedded null byte"):
+            call()
+    assert not os.listdir(tmp_path)
+
+
+def test_an_option_without_its_value_takes_no_path(hub, tmp_path):
+    for options in ({"glu": True, "naming": "megatron"}, {"naming": "megatron", "pad_experts": True}):
+        with pytest.raises(glu_ckpt.Error) as caught:
+            glu_ckpt.convert(hub, tmp_path / "o", **options)
+        assert caught.value.slug == "usage" and str(hub) not in str(caught.value)
+
+
 def test_progress_tells_each_stage(hub, tmp_path):
     lines = []
     glu_ckpt.convert(hub, tmp_path / "out", naming="megatron", progress=lines.append)
