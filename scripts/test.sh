@@ -84,8 +84,8 @@ renew_header() {
 # run_tests DIR MESON-TEST-OPTION...: one test more at a time than there are cores, for some wait for disks and for other
 # programs. A failed test shows in the log that is counted below; a failure without one is caught there too.
 run_tests() {
-  env --default-signal=INT meson test -C "$1" --no-rebuild --print-errorlogs --num-processes "$(($(nproc) + 1))" \
-    --timeout-multiplier "$timeouts" "${@:2}" || true
+  env --default-signal=INT CASES_EVERY="${cases_every[$1]:-1}" meson test -C "$1" --no-rebuild --print-errorlogs \
+    --num-processes "$(($(nproc) + 1))" --timeout-multiplier "$timeouts" "${@:2}" || true
 }
 
 # run_together DIR...: the tests of several builds at the same time, so that no core rests while the last ones of a build
@@ -120,6 +120,8 @@ quick() {
 # before a release, or by hand. The interop suite judges files, and those are the same from both builds; the wheel is a
 # build of its own.
 alone="--no-suite slurm --no-suite hosts"
+# Of the cases, each a process or more, every third under sanitizers: the other build runs them all.
+declare -A cases_every=([build-asan]=3)
 declare -A left_out=([build-gcc]=$alone [build-asan]="$alone --no-suite interop --no-suite python --no-suite browser")
 
 default() {
@@ -140,6 +142,7 @@ default() {
 
 thorough() {
   timeouts=20
+  cases_every=()
   export KILLS=1000 RANK_KILLS=100 HOST_ROUNDS=20 TIDY_MAX_FILES=1000
   default
   run_tests build-gcc --suite slurm --logbase slurmlog

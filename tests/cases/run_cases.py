@@ -123,7 +123,8 @@ def indented(text: str) -> str:
 def main() -> int:
     program = str(pathlib.Path(sys.argv[1]).resolve())
     passed = failed = 0
-    for case in all_cases():
+    # Neighbours follow one another, so that a part of them has each kind.
+    for case in all_cases()[:: int(os.environ.get("CASES_EVERY", "1"))]:
         if len(sys.argv) > 2 and not any(word in case.title() for word in sys.argv[2:]):
             continue
         with tempfile.TemporaryDirectory() as folder:
