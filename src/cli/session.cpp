@@ -30,9 +30,11 @@ report::ProgressStyle progress_style(const Options& options) {
 void tell_of_journal(report::ProgressObserver& observer, const std::filesystem::path& path) {
   const std::filesystem::path journal = path / StagedDir::kJournalName;
   if (link_kind(journal) != PathKind::File) return;
-  if (path.string().find(kPartialSuffix) != std::string::npos)
-    return observer.note(
-        fmt::format("{}: is no checkpoint yet: it is what a run that has not ended wrote so far", path.string()));
+  if (path.string().find(kPartialSuffix) != std::string::npos) {
+    const std::string options = StagedDir::options_of(path);
+    return observer.note(fmt::format("{}: is no checkpoint yet: it is what a run{} that has not ended wrote so far",
+                                     path.string(), options.empty() ? "" : " with '" + options + "'"));
+  }
   observer.note(
       fmt::format("{}: a run left it that was killed when it had written all and had renamed it; the checkpoint is "
                   "whole. --resume of that run removes the file, or remove it",

@@ -11,12 +11,14 @@
 #include "convert/staging.hpp"
 #include "core/fail.hpp"
 #include "core/peak_memory.hpp"
+#include "core/readable.hpp"
 #include "io/consumed_files.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
 #include "io/file_backed.hpp"
 #include "io/file_names.hpp"
 #include "io/filesystem.hpp"
+#include "io/staged_dir.hpp"
 #include "model/known_orders.hpp"
 #include "verify/run_experts.hpp"
 
@@ -74,11 +76,15 @@ void check_evidence(const Conversion& conversion) {
   if (conversion.options.proof == ProofMode::Forward) check_forward(conversion);
 }
 
+/// A part that is started again goes on.
+ConvertOptions with_resume(ConvertOptions options) {
+  options.resume |= options.part.of > 0;
+  return options;
+}
+
 Converted convert_with(const std::filesystem::path& source, const std::filesystem::path& output,
                        const ConvertOptions& given, const RunOptions& run, Ranks& ranks) {
-  ConvertOptions options = given;
-  // A part that is started again goes on.
-  if (options.part.of > 0) options.resume = true;
+  const ConvertOptions options = with_resume(given);
   const SourceWatch watch(source, output, options);
   if (watch.files() != nullptr && !watch.files()->was_loaded())
     if (std::optional<Converted> consumed = find_consumed(source, output, options, run)) return *std::move(consumed);
@@ -94,6 +100,16 @@ Converted convert_with(const std::filesystem::path& source, const std::filesyste
   converted.loads_in = std::move(conversion.loads_in);
   converted.warnings.insert(converted.warnings.begin(), conversion.warnings.begin(), conversion.warnings.end());
   return converted;
+}
+
+/// Says what `convert --resume` would go on with, or refuses as that does.
+void tell_of_earlier_run(const Conversion& conversion, i64 bytes_to_clone) {
+  const std::filesystem::path staging = partial_of(output_name(conversion.output));
+  StagedDir::check_resumable(staging, identify_output(conversion, bytes_to_clone).fingerprint);
+  if (const i64 done = bytes_done_before(conversion, staging); done > 0)
+    tell_note(conversion.run, "--resume: an earlier run wrote {:.1f}% of {}",
+              100.0 * static_cast<double>(done + bytes_to_clone) / static_cast<double>(conversion.plan.bytes),
+              size_text(conversion.plan.bytes));
 }
 
 }  // namespace
@@ -171,8 +187,9 @@ Converted convert(const std::filesystem::path& source, const std::filesystem::pa
 }
 
 ConversionPlan plan_conversion(const std::filesystem::path& source, const std::filesystem::path& output,
-                               const ConvertOptions& options, const RunOptions& run) {
+                               const ConvertOptions& given, const RunOptions& run) {
   const auto alone = make_single_rank();
+  const ConvertOptions options = with_resume(given);
   const SourceWatch watch(source, output, options);
   Conversion conversion = prepare(source, output, options, run, CopyReading::Sample, *alone, watch.files());
   if (options.proof == ProofMode::Forward) check_forward(conversion);
@@ -183,6 +200,7 @@ ConversionPlan plan_conversion(const std::filesystem::path& source, const std::f
   planned.device = conversion.backend->name();
   planned.bytes_cloned = bytes_to_clone(conversion);
   planned.bytes_written = conversion.plan.bytes - planned.bytes_cloned;
+  if (options.resume && options.part.of == 0) tell_of_earlier_run(conversion, planned.bytes_cloned);
   ExecuteOptions execution;
   execution.jobs = jobs_of(run);
   execution.memory_bytes = run.memory_bytes;
@@ -193,7 +211,8 @@ ConversionPlan plan_conversion(const std::filesystem::path& source, const std::f
   planned.disk_free = room.filesystem.free_bytes;
   planned.filesystem = room.filesystem.type;
   // A run that is resumed has some of it already.
-  if (!options.resume && !room.is_enough())
+  const bool has_some = given.resume || name_taken(partial_of(output_name(output)));
+  if (!has_some && !room.is_enough())
     planned.disk_refusal = fmt::format("{}: {}; {}", output.string(), to_text(room), kMakeRoom);
   if (const auto rate = probe(conversion); rate && rate->bytes > 0)
     planned.estimated_seconds =

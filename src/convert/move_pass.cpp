@@ -12,6 +12,8 @@
 #include "exec/done_log.hpp"
 #include "exec/execute_tasks.hpp"
 #include "glu_ckpt/execute.hpp"
+#include "io/directory.hpp"
+#include "io/staged_dir.hpp"
 #include "ranks/task_queue.hpp"
 
 namespace glu_ckpt {
@@ -104,6 +106,12 @@ std::vector<DoneRange> prove_earlier(const Conversion& conversion, const Expecte
 }
 
 }  // namespace
+
+i64 bytes_done_before(const Conversion& conversion, const std::filesystem::path& staging) {
+  const std::filesystem::path path = staging / StagedDir::kJournalName;
+  if (!path_exists(path)) return 0;
+  return total_bytes(read_done(Journal::read_at(path), source_state(conversion), made_of_removed(conversion)));
+}
 
 std::string nans_text(const Plan& plan, const std::map<std::size_t, i64>& nans) {
   if (nans.empty()) return {};

@@ -29,6 +29,10 @@ ClonePlan choose_clones(const Conversion& conversion);
 /// resumed run makes all of them again: that costs less than finding out what is there.
 void clone_pass(const Conversion& conversion, const Staging& staging, ClonePlan& clones);
 
+/// Returns how many bytes the journal in the staging directory says are written. Whether they are still there is seen
+/// when a run goes on with them.
+i64 bytes_done_before(const Conversion& conversion, const std::filesystem::path& staging);
+
 /// Says how many weights of the output are NaN or infinite, since their codes are or since their scales make them so.
 /// Empty where none is.
 std::string nans_text(const Plan& plan, const std::map<std::size_t, i64>& nans);

@@ -15,6 +15,7 @@
 #include "io/directory.hpp"
 #include "io/file.hpp"
 #include "io/file_names.hpp"
+#include "io/staged_dir.hpp"
 #include "layout/adapter_names.hpp"
 #include "plan/plan_bytes.hpp"
 
@@ -96,7 +97,7 @@ OutputIdentity identify_output(const Conversion& conversion, i64 bytes_to_clone)
                   to_string(conversion.target.format), options.overwrite, options.proof != ProofMode::None);
   if (options.part.of > 0) text += fmt::format("{}{}\n", kPartsLine, options.part.of);
   if (bytes_to_clone > 0) text += fmt::format("clones {} verify {}\n", bytes_to_clone, static_cast<int>(options.proof));
-  for (const auto& [name, value] : option_texts(options)) text += fmt::format("option {} {}\n", name, value);
+  for (const auto& [name, value] : option_texts(options)) text += fmt::format("{}{} {}\n", kOptionLine, name, value);
   // A file that --keep-experts names may be another one by now.
   const Record& record = conversion.source.source->record();
   if (const auto part = record.find("part"); part != record.end()) text += fmt::format("part {}\n", part->second);

@@ -241,9 +241,10 @@ std::string first_iteration(const fs::path& directory) {
   if (is_directory_at(directory / "snapshots"))
     fail(ErrorCode::NotSupported, {name, {}},
          "{}: is a repository of the Hugging Face cache; give one of the directories in {}/snapshots", name, name);
-  if (name.ends_with(".partial"))
+  if (const std::string options = StagedDir::options_of(directory); name.ends_with(".partial"))
     fail(ErrorCode::NotSupported, {name, {}},
-         "{}: is a conversion that was not finished; the same `glu-ckpt convert` with --resume goes on with it", name);
+         "{}: is a conversion that was not finished; the same `glu-ckpt convert`{} with --resume goes on with it", name,
+         options.empty() ? "" : " (its options were " + options + ")");
   if (const std::string iteration = first_iteration(directory); !iteration.empty())
     fail(ErrorCode::NotSupported, {name, {}},
          "{}: no latest_checkpointed_iteration.txt says which of its checkpoints is meant; give one: {}", name,

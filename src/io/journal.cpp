@@ -39,9 +39,11 @@ bool begins_as_journal(std::span<const std::byte> first) {
 
 }  // namespace
 
-Journal::Journal(File file) : file_(std::move(file)) { read(); }
+Journal::Journal(File file) : file_(std::move(file)) { read(true); }
 
-void Journal::read() {
+Journal Journal::read_at(const std::filesystem::path& path) { return {File::open_read(path), ReadOnly{}}; }
+
+void Journal::read(bool trims) {
   const i64 bytes = file_.size();
   std::array<std::byte, kMagic.size()> first{};
   const auto there = std::span(first).first(static_cast<std::size_t>(std::min(bytes, static_cast<i64>(kMagic.size()))));
@@ -57,7 +59,7 @@ void Journal::read() {
     end_ += static_cast<i64>(kFrameBytes + content->size());
   }
   // Records of an earlier run behind a hole must not follow those of this one.
-  if (header_ && end_ < bytes) file_.set_size(end_);
+  if (trims && header_ && end_ < bytes) file_.set_size(end_);
 }
 
 /// Returns nothing where no whole record lies at `offset` of a file that ends at `end`.

@@ -29,6 +29,8 @@ class Journal {
   /// empty.
   /// Throws OutputExists, leaving it as it is, where it does not begin as a journal does: whole, torn, or as zeros.
   explicit Journal(File file);
+  /// Reads the file at the path and changes nothing; only header() and entries() may be asked.
+  static Journal read_at(const std::filesystem::path& path);
 
   /// Returns nothing where the file was empty or torn in its first record.
   const std::optional<std::string>& header() const { return header_; }
@@ -47,7 +49,9 @@ class Journal {
   void take_over(const Journal& other);
 
  private:
-  void read();
+  struct ReadOnly {};
+  Journal(File file, ReadOnly) : file_(std::move(file)) { read(false); }
+  void read(bool trims);
   std::optional<std::vector<std::byte>> read_record(i64 offset, i64 end) const;
 
   File file_;

@@ -56,13 +56,33 @@ std::string parts_of(std::string_view header) {
   return std::string(header.substr(begin, header.find('\n', begin) - begin));
 }
 
-/// The same of a staging directory; empty also where its journal cannot be read.
-std::string parts_at(const fs::path& journal) {
+/// The header of a journal; empty also where it cannot be read.
+std::string header_at(const fs::path& journal) {
   try {
-    return parts_of(Journal(File::open_write(journal)).header().value_or(""));
+    return Journal::read_at(journal).header().value_or("");
   } catch (const Error&) {
     return {};
   }
+}
+
+std::string parts_at(const fs::path& journal) { return parts_of(header_at(journal)); }
+
+/// "--glu interleaved:32 --to megatron"
+std::string options_in(std::string_view header) {
+  std::string text;
+  for (std::size_t begin = 0; begin < header.size();) {
+    const std::size_t end = std::min(header.find('\n', begin), header.size());
+    std::string_view line = header.substr(begin, end - begin);
+    begin = end + 1;
+    if (!line.starts_with(kOptionLine)) continue;
+    line.remove_prefix(kOptionLine.size());
+    const std::size_t space = std::min(line.find(' '), line.size());
+    std::string name(line.substr(0, space));
+    std::ranges::replace(name, '_', '-');
+    const std::string_view value = line.substr(space);
+    text += fmt::format("{}--{}{}", text.empty() ? "" : " ", name, value == " true" ? "" : value);
+  }
+  return text;
 }
 
 /// renameat2() answers so where the file system lacks the flag.
@@ -178,7 +198,8 @@ void StagedDir::open_part(std::string_view fingerprint, int part) {
     sync_directory(directory_of(staging_));
   }
   const Journal common(File::open_write(journal_path()));
-  if (!common.header() || *common.header() != fingerprint) fail_other_run(common.header().value_or(""), fingerprint);
+  if (!common.header() || *common.header() != fingerprint)
+    fail_other_run(staging_, common.header().value_or(""), fingerprint);
   // A run that commits it has all parts.
   RunOwner::check_free(staging_);
   const fs::path path = file_of_part(part, "");
@@ -199,14 +220,14 @@ void StagedDir::lead(std::string_view fingerprint) {
     fail(ErrorCode::NotFound, {staging_.string(), {}}, "{}: is not there any more", staging_.string());
   journal_ = lock_journal();
   if (!journal_->header() || *journal_->header() != fingerprint)
-    fail_other_run(journal_->header().value_or(""), fingerprint);
+    fail_other_run(staging_, journal_->header().value_or(""), fingerprint);
   owner_.emplace(staging_);
   resumed_ = leads_ = true;
 }
 
-void StagedDir::fail_other_run(const std::string& found, std::string_view fingerprint) const {
+void StagedDir::fail_other_run(const fs::path& staging, const std::string& found, std::string_view fingerprint) {
   const std::string here = parts_of(fingerprint), there = parts_of(found);
-  const std::string name = staging_.string();
+  const std::string name = staging.string();
   if (here != there && !found.empty())
     fail(ErrorCode::ResumeMismatch, {name, {}}, "{}: was begun {}, and this run is one {}; {}, or remove the directory",
          name, there.empty() ? "by a run without --part" : fmt::format("in {} parts", there),
@@ -214,9 +235,28 @@ void StagedDir::fail_other_run(const std::string& found, std::string_view finger
          there.empty()
              ? "repeat the command that began it"
              : fmt::format("the same command with --part I/{}, for each I that is not done, goes on with it", there));
+  const std::string asked = options_in(fingerprint), was = options_in(found);
+  const auto text = [](const std::string& options) { return options.empty() ? "no options" : "'" + options + "'"; };
+  if (asked != was)
+    fail(ErrorCode::ResumeMismatch, {name, {}},
+         "{}: the run that did not finish had {}, and this one has {}; repeat that one{}", name, text(was), text(asked),
+         way_on(staging));
   fail(ErrorCode::ResumeMismatch, {name, {}},
-       "{}: the run that did not finish had another source or other options; repeat that one{}", name,
-       way_on(staging_));
+       "{}: the run that did not finish had another source or other options; repeat that one{}", name, way_on(staging));
+}
+
+void StagedDir::check_resumable(const fs::path& staging, std::string_view fingerprint) {
+  if (link_kind(staging / kJournalName) != PathKind::File) return;
+  const std::string found = header_at(staging / kJournalName);
+  if (!found.empty() && found != kShortRun && found != fingerprint) fail_other_run(staging, found, fingerprint);
+}
+
+std::string StagedDir::options_of(const fs::path& staging) {
+  if (link_kind(staging / kJournalName) != PathKind::File) return {};
+  const std::string header = header_at(staging / kJournalName), parts = parts_of(header);
+  std::string options = options_in(header);
+  if (!parts.empty()) options += fmt::format("{}--part I/{}", options.empty() ? "" : " ", parts);
+  return options;
 }
 
 void StagedDir::create(std::string_view fingerprint) {
@@ -300,7 +340,7 @@ void StagedDir::take_over(std::unique_ptr<Journal> journal, std::string_view fin
            staging_.string());
     return begin_journal(std::move(journal), fingerprint);
   }
-  if (*journal->header() != fingerprint) fail_other_run(*journal->header(), fingerprint);
+  if (*journal->header() != fingerprint) fail_other_run(staging_, *journal->header(), fingerprint);
   owner_.emplace(staging_);
   journal_ = std::move(journal);
   take_rank_journals(fingerprint);

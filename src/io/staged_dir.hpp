@@ -25,6 +25,8 @@ enum class StagedMode { Create, Resume, Anew, Join, Part, Lead };
 
 /// In the fingerprint of a run in parts, this line says how many there are.
 inline constexpr std::string_view kPartsLine = "parts ";
+/// Each option of a run has a line in its fingerprint: "option to megatron". A value of `true` is a flag that is given.
+inline constexpr std::string_view kOptionLine = "option ";
 
 /// A staging directory beside its final path. Unless commit(), commit_file() or keep() is reached, the destructor
 /// removes it and leaves the final path as it was; one that was taken over from an earlier run stays, but for
@@ -41,6 +43,12 @@ class StagedDir {
   static bool is_journal(std::string_view name) { return name.starts_with(kJournalName); }
   /// Says why a staging directory that exists is in the way of a run that does not resume.
   [[noreturn]] static void fail_in_the_way(const std::filesystem::path& staging);
+  /// Throws ResumeMismatch where another run than that of the fingerprint left the staging directory, if there is one.
+  /// Changes nothing.
+  static void check_resumable(const std::filesystem::path& staging, std::string_view fingerprint);
+  /// Returns the options of the run that left it: "--glu interleaved:32 --to megatron"; empty where it had none, or
+  /// where nothing says so.
+  static std::string options_of(const std::filesystem::path& staging);
 
   /// The fingerprint of runs that are short, and begin anew where they were killed.
   static constexpr std::string_view kShortRun = "glu-ckpt: a single file";
@@ -94,7 +102,8 @@ class StagedDir {
   void clear_up(std::string_view fingerprint) const;
   File open_journal() const;
   std::unique_ptr<Journal> lock_journal() const;
-  [[noreturn]] void fail_other_run(const std::string& found, std::string_view fingerprint) const;
+  [[noreturn]] static void fail_other_run(const std::filesystem::path& staging, const std::string& found,
+                                          std::string_view fingerprint);
   void take_over(std::unique_ptr<Journal> journal, std::string_view fingerprint);
   void begin_journal(std::unique_ptr<Journal> journal, std::string_view fingerprint);
   std::filesystem::path journal_path() const { return staging_ / kJournalName; }

@@ -114,6 +114,13 @@ resume_mismatch() {
   refused "another glu" resume-mismatch "$out"
   FAULT_TO=("${to[@]}")
   refused "another format" resume-mismatch "$out" --format torch
+  check "what the first had is said: $ERR" has "$ERR" "the run that did not finish had '"
+  status "plan of another format" 4 plan "$FAULT_SRC" "$out" "${FAULT_TO[@]}" --resume --format torch
+  check "plan refuses as convert does: $ERR" has "$ERR" "[resume-mismatch]"
+  status "plan of the same" 0 plan "$FAULT_SRC" "$out" "${FAULT_TO[@]}" --resume
+  check "plan says what is done: $ERR" has "$ERR" "note: --resume: an earlier run wrote "
+  status "inspect of what is there" 3 inspect "$out.partial"
+  check "inspect says with what: $ERR" has "$ERR" "the same \`glu-ckpt convert\` (its options were --"
   cp -a "$FAULT_SRC" "$WORK/kept_src"
   touch "$FAULT_SRC/model-00001-of-00002.safetensors"
   refused "a source written to since" resume-mismatch "$out"
