@@ -4,6 +4,7 @@
 
 #include "cli/run.hpp"
 #include "cli/session.hpp"
+#include "convert/check_output.hpp"
 #include "core/json.hpp"
 #include "format/check_apart.hpp"
 #include "io/staged_dir.hpp"
@@ -51,6 +52,8 @@ HtmlReport write_report(const Options& options, const Session& session) {
   if (!options.output.empty()) b = options.output;
   check_apart(options.report_file, *open_source(options.input));
   if (b) check_apart(options.report_file, *open_source(*b));
+  for (const SourceAnswers& answers : {options.report.a, options.report.b})
+    check_apart_from_inputs(options.report_file, answers);
   // Refused before anything is read; nothing is left where a run is killed later.
   (void)StagedFile(options.report_file, options.overwrite_report);
   HtmlReportOptions asked = options.report;

@@ -216,6 +216,11 @@ void check_replaceable(const fs::path& output) {
        kind == PathKind::Other ? "no regular file" : "no file of tensors");
 }
 
+void check_apart_from_inputs(const fs::path& output, const SourceAnswers& answers) {
+  for (const std::string* input : {&answers.merge, &answers.fill_from, &answers.config_file, &answers.keep_experts})
+    if (!input->empty() && input->find("://") == input->npos && path_exists(*input)) check_apart(output, *input);
+}
+
 void check_output(const fs::path& input, const fs::path& output, const ConvertOptions& options) {
   check_output_name(output);
   if (options.sha256_manifest && format_of_name(output_name(output)))
@@ -223,6 +228,7 @@ void check_output(const fs::path& input, const fs::path& output, const ConvertOp
          "{}: --manifest is written into a directory, and this is one file; `sha256sum {}` does it for that",
          output.string(), output.string());
   check_apart(output, input);
+  check_apart_from_inputs(output, options.from);
   const std::string name = output.string();
   check_staging(output, options.resume);
   if (!name_taken(output)) return;

@@ -20,4 +20,8 @@ void check_replaceable(const std::filesystem::path& output);
 void check_output(const std::filesystem::path& input, const std::filesystem::path& output,
                   const ConvertOptions& options);
 
+/// Throws OutputInsideSource where writing `output` would replace, or come to lie in, what the answers name beside the
+/// source: an adapter, a checkpoint that fills it, a config.json, a list of experts.
+void check_apart_from_inputs(const std::filesystem::path& output, const SourceAnswers& answers);
+
 }  // namespace glu_ckpt

@@ -305,6 +305,11 @@ files_in_sources() {
     --output "$a/y.safetensors"
   refuses_source "forward over its tokens" forward "$a" --layer 0 --input "$work.in.safetensors" \
     --output "$work.in.safetensors"
+  # What fills, is merged or describes the source is read, too.
+  refuses_source "convert over what fills" convert "$a" "$b" --fill-from "$b" --to megatron
+  refuses_source "convert into what fills" convert "$a" "$b/OUT" --fill-from "$b" --to megatron
+  refuses_source "report over what fills" report "$a" --fill-from "$b" --html "$b/$shard"
+  refuses_source "report over a config.json that is named" report "$a" --from-config "$b/config.json" --html "$b/config.json"
   check "the sources are as they were" [ "$before" == "$(tree_sum "$a" && tree_sum "$b" && tree_sum "$work.cache")" ]
   status "report of a file beside it" 0 report "$a/$shard" --html "$a/page.html" -q
   rm -rf "$work" "$work".*
