@@ -101,6 +101,7 @@ double AdapterConfig::alpha_for_scale(float scale, i64 of_rank) const {
 
 std::vector<std::string> target_contradictions(const AdapterConfig& config, const std::vector<std::string>& modules) {
   std::vector<std::string> unnamed, unused;
+  const bool has_excluded = !config.excluded_modules.empty() || !config.excluded_pattern.empty();
   const auto is_end = [](const std::string& module, const std::string& target) {
     return module == target || module.ends_with("." + target);
   };
@@ -111,6 +112,9 @@ std::vector<std::string> target_contradictions(const AdapterConfig& config, cons
                         ? config.target_modules.empty()
                         : matches_pattern(fmt::format("({})$", config.target_pattern), module).value_or(true);
     for (const std::string& target : config.target_modules) is_named |= is_end(module, target);
+    for (const std::string& excluded : config.excluded_modules) is_named &= !is_end(module, excluded);
+    if (!config.excluded_pattern.empty())
+      is_named &= !matches_pattern(fmt::format("({})$", config.excluded_pattern), module).value_or(false);
     if (!is_named) unnamed.push_back(module);
   }
   for (const std::string& target : config.target_modules)
@@ -118,11 +122,11 @@ std::vector<std::string> target_contradictions(const AdapterConfig& config, cons
       unused.push_back(target);
   std::vector<std::string> texts;
   if (!unnamed.empty())
-    texts.push_back(
-        fmt::format("target_modules of adapter_config.json does not name {} of the {} modules that have factors, such "
-                    "as '{}': PEFT "
-                    "leaves these factors out without an error",
-                    unnamed.size(), modules.size(), unnamed.front()));
+    texts.push_back(fmt::format(
+        "target_modules{} of adapter_config.json does not name {} of the {} modules that have factors, such "
+        "as '{}': PEFT "
+        "leaves these factors out without an error",
+        has_excluded ? " without exclude_modules" : "", unnamed.size(), modules.size(), unnamed.front()));
   if (!unused.empty())
     texts.push_back(fmt::format(
         "target_modules of adapter_config.json names {}, of which the adapter has no factors: PEFT starts such modules "
@@ -171,12 +175,16 @@ AdapterConfig read_adapter_config(const std::string& text, const std::string& fi
     config.is_by_unsloth = mapping->find<bool>("unsloth_fixed").value_or(false);
   }
   config.base_name = root.find<std::string_view>("base_model_name_or_path").value_or("");
-  if (const auto targets = root.find("target_modules"); targets && targets->kind() == JsonKind::Array) {
-    for (const JsonValue item : targets->items())
-      if (const auto name = item.get<std::string_view>()) config.target_modules.emplace_back(*name);
-  } else if (const auto pattern = root.find<std::string_view>("target_modules"); pattern && *pattern != "all-linear") {
-    config.target_pattern = *pattern;
-  }
+  const auto read_modules = [&](std::string_view field, std::vector<std::string>& names, std::string& pattern) {
+    const auto value = root.find(field);
+    if (value && value->kind() == JsonKind::Array)
+      for (const JsonValue item : value->items())
+        if (const auto name = item.get<std::string_view>()) names.emplace_back(*name);
+    const auto one = value ? value->get<std::string_view>() : std::nullopt;
+    if (one && *one != "all-linear") pattern = *one;
+  };
+  read_modules("target_modules", config.target_modules, config.target_pattern);
+  read_modules("exclude_modules", config.excluded_modules, config.excluded_pattern);
   if (const auto list = root.find("target_parameters"); list && list->kind() == JsonKind::Array)
     for (const JsonValue item : list->items())
       if (const auto name = item.get<std::string_view>()) config.target_parameters.emplace_back(*name);

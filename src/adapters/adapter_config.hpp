@@ -29,6 +29,9 @@ struct AdapterConfig {
   /// Modules that are adapted: the ends of their names, or one pattern of whole names; neither where it is not said.
   std::vector<std::string> target_modules;
   std::string target_pattern;
+  /// Modules that are left out although those name them.
+  std::vector<std::string> excluded_modules;
+  std::string excluded_pattern;
 
   /// Both throw NotSupported for a pattern that is not read here.
   i64 rank_of(const std::string& module) const;
@@ -39,8 +42,8 @@ struct AdapterConfig {
   double alpha_for_scale(float scale, i64 of_rank) const;
 };
 
-/// Says of an adapter's modules, by their names, which of them target_modules does not name, and which of its names no
-/// module has: PEFT leaves the factors of the former out, and starts the latter anew.
+/// Says of an adapter's modules, by their names, which of them target_modules does not name or exclude_modules does,
+/// and which of its names no module has: PEFT leaves the factors of the former out, and starts the latter anew.
 std::vector<std::string> target_contradictions(const AdapterConfig& config, const std::vector<std::string>& modules);
 
 /// Throws ConfigJson for what is no such file, NotSupported for an adapter that is more than products of factors that

@@ -45,10 +45,24 @@ class FactorFinder {
     for (const AdaptedModule& module : read_factors(adapter_, config_, adapted, answers_.files))
       module.packed ? add_packed(module) : add_module(module);
     std::ranges::stable_sort(found_, {}, [](const MergedMatrix& each) { return each.matrix.tensor; });
+    check_once();
     return std::move(found_);
   }
 
  private:
+  /// A matrix may be adapted as one of packed experts and by a module of its own: PEFT has the one or the other.
+  void check_once() const {
+    std::map<std::pair<std::size_t, i64>, std::size_t> factors_at;
+    for (const MergedMatrix& each : found_) {
+      const std::size_t own = each.factors.a;
+      const auto [first, is_new] = factors_at.emplace(std::pair(each.matrix.tensor, each.matrix.place.offset), own);
+      if (!is_new)
+        fail(ErrorCode::RedundantKeys, {{}, factors_[own].name},
+             "'{}' and '{}' of the adapter are factors of one matrix, in '{}'; take one of the two pairs out",
+             factors_[first->second].name, factors_[own].name, tensors_[each.matrix.tensor].name);
+    }
+  }
+
   const std::vector<i64>& shape_a(const Factors& factors) const { return factors_[factors.a].shape; }
   const std::vector<i64>& shape_b(const Factors& factors) const { return factors_[factors.b].shape; }
 

@@ -63,8 +63,17 @@ class ExpertFinder {
            tensors_[module.factors.a].name, part.expert, experts);
     check_sizes(module.factors, pattern->role);
     if (found_.naming == nullptr) found_.naming = pattern->naming;
-    layer_at(key.substr(0, part.begin)).experts[part.expert][index_of(pattern->role)] =
-        ExpertFactors{module.factors, facts_.config.alpha_of(module.name), module.magnitudes, module.name};
+    put(layer_at(key.substr(0, part.begin)).experts[part.expert][index_of(pattern->role)],
+        {module.factors, facts_.config.alpha_of(module.name), module.magnitudes, module.name});
+  }
+
+  /// Packed factors and an expert's own, or those of two spellings, may be of one matrix: a merge would add both.
+  void put(std::optional<ExpertFactors>& place, ExpertFactors factors) const {
+    if (place)
+      fail(ErrorCode::RedundantKeys, {{}, tensors_[factors.factors.a].name},
+           "'{}' and '{}' of the adapter are factors of one matrix of one expert; take one of the two pairs out",
+           tensors_[place->factors.a].name, tensors_[factors.factors.a].name);
+    place = std::move(factors);
   }
 
   void check_sizes(const Factors& factors, Role role) const {
@@ -106,7 +115,7 @@ class ExpertFinder {
         if (!module.is_for(role)) continue;
         ExpertFactors one{factors_of(module.factors, expert, role), alpha};
         if (gate_ranks > 0) one = with_own_ranks(std::move(one), role, gate_ranks);
-        layer.experts[expert][index_of(role)] = std::move(one);
+        put(layer.experts[expert][index_of(role)], std::move(one));
       }
   }
 

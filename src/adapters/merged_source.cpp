@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -40,7 +41,7 @@ struct Lines {
 class MergedSource final : public Source {
  public:
   MergedSource(const Source& source, std::unique_ptr<Source> adapter, std::vector<MergedMatrix> matrices,
-               const std::string& program, MergePath path, SimdLevel level)
+               const std::string& program, MergePath path, SimdLevel level, std::vector<std::string> warnings)
       : source_(&source),
         adapter_(std::move(adapter)),
         matrices_(std::move(matrices)),
@@ -48,6 +49,7 @@ class MergedSource final : public Source {
         level_(level),
         checks_(source, *adapter_) {
     info_ = source.info();
+    std::ranges::move(warnings, std::back_inserter(info_.warnings));
     std::size_t first = 0;
     for (std::size_t i = 0; i < matrices_.size(); ++i) {
       if (matrices_[i].matrix.tensor != matrices_[first].matrix.tensor) first = i;
@@ -329,8 +331,9 @@ class MergedSource final : public Source {
 }  // namespace
 
 void merge_source(std::unique_ptr<Source>& source, std::unique_ptr<Source> adapter, std::vector<MergedMatrix> matrices,
-                  const std::string& program, MergePath path, SimdLevel level) {
-  auto merged = std::make_unique<MergedSource>(*source, std::move(adapter), std::move(matrices), program, path, level);
+                  const std::string& program, MergePath path, SimdLevel level, std::vector<std::string> warnings) {
+  auto merged = std::make_unique<MergedSource>(*source, std::move(adapter), std::move(matrices), program, path, level,
+                                               std::move(warnings));
   merged->own(std::move(source));
   source = std::move(merged);
 }

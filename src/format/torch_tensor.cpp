@@ -86,6 +86,10 @@ struct TensorReader {
       if (dtype == nullptr) fail_kind(named, fmt::format("of dtype {}", graph.name(named)));
     }
     if (dtype == nullptr) fail_kind(items[0], "in an untyped storage without a dtype");
+    // {'neg': True} or {'conj': True}: the storage does not hold the numbers themselves.
+    const std::size_t facts = how == "_rebuild_tensor_v3" ? 7 : 6;
+    if (items.size() > facts && graph.kind(items[facts]) == PickleKind::Dict && !graph.items(items[facts]).empty())
+      fail_kind(items[facts], "a view that negates or conjugates its storage");
     tensor.dtype = dtype->dtype;
     tensor.shape = read_integers(graph, items[2], part, name);
     tensor.strides = read_integers(graph, items[3], part, name);

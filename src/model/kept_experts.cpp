@@ -97,8 +97,15 @@ class ListReader {
 
   /// Returns the value that an object has under a word for kept experts.
   std::optional<JsonValue> kept_in(const JsonValue& object) const {
+    std::optional<JsonValue> kept;
+    std::string_view first;
     for (const std::string_view word : kKeptWords)
-      if (const auto found = object.find(word)) return found;
+      if (const auto found = object.find(word)) {
+        if (kept) refuse(fmt::format("it has two lists, '{}' and '{}'; take one out", first, word));
+        kept = found;
+        first = word;
+      }
+    if (kept) return kept;
     for (const std::string_view word : kPrunedWords)
       if (object.find(word))
         refuse(fmt::format("'{}' lists experts that are taken out, not those that are kept", word));

@@ -1,7 +1,11 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "adapters/merged_source.hpp"
 #include "core/fail.hpp"
@@ -73,8 +77,12 @@ void merge_adapter(std::unique_ptr<Source>& source, const SourceAnswers& answers
       find_factors(*source, model, *adapter, config, {program == kPrograms[1], packed_files_of(*adapter, answers)});
   if (matrices.empty())
     fail(ErrorCode::NotSupported, {answers.merge, {}}, "{}: has no factors to merge", answers.merge);
+  // The factors are added all the same: whoever gives them means them.
+  std::vector<std::string> warnings;
+  for (const std::string& text : target_texts(*adapter))
+    warnings.push_back(fmt::format("{}: {}", adapter->path().string(), text));
   merge_source(source, std::move(adapter), std::move(matrices), program,
-               answers.decode_plainly ? MergePath::Plain : MergePath::Fast);
+               answers.decode_plainly ? MergePath::Plain : MergePath::Fast, simd_levels().front(), std::move(warnings));
 }
 
 }  // namespace glu_ckpt

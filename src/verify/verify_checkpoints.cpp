@@ -168,8 +168,8 @@ void tell_how_to_read(const RunOptions& run, const SourceAnswers& answers, const
   if (answers.encode.empty() && !answers.decode) tell_of_codes(run, source, other, question);
 }
 
-/// One adapter in two layouts gives sums that differ by roundings: says so where no more differs between a model that
-/// was merged and one that --merge makes.
+/// One adapter in two layouts gives sums of experts that differ by roundings: says so where no more differs between a
+/// model that was merged and one that --merge makes. What is in no expert has the same sum in both layouts.
 void tell_of_merge_rounding(const RunOptions& run, const SourceAnswers& answers, const Checkpoint& other,
                             const Verdict& verdict) {
   // The greatest share of a tensor that roundings of bf16 may change.
@@ -181,6 +181,13 @@ void tell_of_merge_rounding(const RunOptions& run, const SourceAnswers& answers,
     return tensor.elements && tensor.elements->relative_norm() <= kMostRounding;
   });
   if (!is_rounding) return;
+  const auto outside = std::ranges::find(verdict.differences.tensors, i64{-1}, &TensorDiff::expert);
+  if (outside != verdict.differences.tensors.end())
+    return tell_note(
+        run,
+        "{}: {} differs, which is in no expert, so roundings are not the reason: the adapter '{}' was merged "
+        "into another base, or the output was changed since",
+        other.source->path().string(), outside->name, other.source->record().at("merged"));
   tell_note(
       run,
       "no more differs than roundings may: PEFT rounds the products of packed experts before it adds them, and "

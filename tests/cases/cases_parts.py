@@ -206,6 +206,9 @@ CASES = [
             list_beside({"0": [0, 1], "1": [0, 1], "2": [0, 1]})),
     refused("qwen3_moe", "--keep-experts CASE/keep.json", 2, "taken out, not those that are kept", "what is pruned",
             list_beside({"pruned_experts": {"0": [0, 1], "1": [0, 1]}})),
+    refused("qwen3_moe", "--keep-experts CASE/keep.json", 2, "two lists, 'retained_experts' and 'kept_experts'",
+            "two lists by two names", list_beside({"kept_experts": {"0": [4, 5, 6], "1": [4, 5, 6]},
+                                                   "retained_experts": {"0": [0, 1, 2], "1": [0, 1, 2]}})),
     refused("deepseek_v3", "--keep-experts CASE/keep.json", 3, "no list for layer mtp.0.*--drop mtp", "MTP is not listed",
             list_beside({"1": [0, 1, 2, 3], "2": [0, 1, 2, 3]})),
     Case("whole/deepseek_v3", "hf", [

@@ -100,11 +100,36 @@ stranger_adapters() {
   check "factors that PEFT leaves out: $ERR" has "$ERR" "glu-ckpt: warning: target_modules of adapter_config.json does not name 16 of the 24 modules that have factors, such as 'model.layers.0.mlp.experts.0.down_proj': PEFT leaves these factors out without an error"
   check "and modules without factors: $ERR" has "$ERR" "names q_proj, of which the adapter has no factors: PEFT starts such modules as zeros"
   status "a copy" 0 convert "$one" "$WORK/copy" --force -q && check "is warned of: $ERR" has "$ERR" "does not name 16 of the 24 modules"
+  status "merged" 0 convert "${one%/*}/base" "$WORK/merged_all" --merge "$one" -q && check "is warned of: $ERR" has "$ERR" "does not name 16 of the 24 modules"
   edited_adapter "$one" "v['target_modules'] = r'.*\.(gate|up)_proj'"
   status "a pattern" 0 inspect "$one" && check "is read: $ERR" has "$ERR" "does not name 8 of the 24 modules"
-  edited_adapter "$one" "v['target_modules'] = 'all-linear'"
+  edited_adapter "$one" "v['target_modules'] = ['gate_proj', 'up_proj', 'down_proj']; v['exclude_modules'] = ['up_proj']"
+  status "left out" 0 inspect "$one" && check "is read: $ERR" has "$ERR" "target_modules without exclude_modules of adapter_config.json does not name 8 of the 24 modules"
+  edited_adapter "$one" "v['target_modules'] = 'all-linear'; del v['exclude_modules']"
   status "all" 0 inspect "$one" && check "all are named: $ERR" [ -z "$ERR" ]
-  rm -rf "$all" "$WORK/copy"
+  # One matrix of one expert by two pairs: a merge would add both, and a conversion keep one.
+  one=$all/adapter_qwen3_packed_peft021
+  cp -r "$one/adapter" "$WORK/two_pairs"
+  python3 - "$WORK/two_pairs/adapter_model.safetensors" <<'PYTHON'
+import json, struct, sys
+with open(sys.argv[1], "rb") as file:
+    data = file.read()
+size = struct.unpack_from("<Q", data)[0]
+header, body = json.loads(data[8 : 8 + size]), data[8 + size :]
+for factor, shape in (("A", [4, 24]), ("B", [32, 4])):
+    more = struct.pack(f"<{shape[0] * shape[1]}f", *[0.5] * (shape[0] * shape[1]))
+    header[f"base_model.model.model.layers.0.mlp.experts.0.down_proj.lora_{factor}.weight"] = {
+        "dtype": "F32", "shape": shape, "data_offsets": [len(body), len(body) + len(more)]}
+    body += more
+text = json.dumps(header).encode()
+with open(sys.argv[1], "wb") as file:
+    file.write(struct.pack("<Q", len(text)) + text + body)
+PYTHON
+  status "two pairs: convert" 4 convert "$WORK/two_pairs" "$WORK/no_pair" --to hf --from-config "$one/base/config.json"
+  check "two pairs: $ERR" has "$ERR" "are factors of one matrix of one expert; take one of the two pairs out [redundant-keys]"
+  status "two pairs: merge" 4 convert "$one/base" "$WORK/no_pair" --merge "$WORK/two_pairs"
+  check "two pairs, merged: $ERR" has "$ERR" "are factors of one matrix, in '"
+  rm -rf "$all" "$WORK/copy" "$WORK/two_pairs"
 }
 
 stranger_outputs() {
@@ -168,6 +193,19 @@ $hf: not compared: 0 files ok, 0 differ, 0 missing, 4 without a checksum"
   status "merged with the packed one" 1 verify "$one/base" "$WORK/merged" --merge "$WORK/packed"
   check "may differ by roundings: $ERR" has "$ERR" "note: no more differs than roundings may: PEFT rounds the products of packed experts before it adds them"
   status "merged with itself" 0 verify "$one/base" "$WORK/merged" --merge "$one/adapter" && check "no such note: $ERR" [ -z "$ERR" ]
+  cp -r "$one/base" "$WORK/other_base"
+  python3 - "$WORK"/other_base/model*.safetensors <<'PYTHON'
+import json, struct, sys
+with open(sys.argv[1], "r+b") as file:
+    size = struct.unpack("<Q", file.read(8))[0]
+    at = json.loads(file.read(size))["model.embed_tokens.weight"]["data_offsets"][0]
+    file.seek(8 + size + at)
+    value = file.read(1)[0]
+    file.seek(8 + size + at)
+    file.write(bytes([value ^ 1]))
+PYTHON
+  status "merged into another base" 1 verify "$WORK/other_base" "$WORK/merged" --merge "$one/adapter"
+  check "no rounding: $ERR" has "$ERR" "note: $WORK/merged: embedding weight differs, which is in no expert, so roundings are not the reason"
   status "the unmerged one" 1 verify "$one/base" "$WORK/merged" && check "no such note: $ERR" [ "${ERR/roundings/}" == "$ERR" ]
   status "merged with another" 1 verify "$one/base" "$WORK/merged" --merge "$WORK/adapters/adapter_qwen3_sep_peft018/adapter"
   check "nor of what is another: $ERR" [ "${ERR/roundings/}" == "$ERR" ]

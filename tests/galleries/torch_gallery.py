@@ -236,6 +236,11 @@ def broken_objects(g):
                             storage("0", 8, name_of("torch", "QInt8Storage")), integer(0), integers([F, H]),
                             integers([H, 1]), tuple_of(name_of("torch", "per_tensor_affine"), integer(1), integer(0)),
                             FALSE, EMPTY_HOOKS)))
+    # torch.load() negates or conjugates what is in the storage.
+    for fact in ("neg", "conj"):
+        g.pickle(f"tensor_with_the_{fact}_bit", "not-supported",
+                 with_gate(call(name_of("torch._utils", "_rebuild_tensor_v2"), storage(), integer(0), integers([F, H]),
+                                integers([H, 1]), FALSE, EMPTY_HOOKS, dict_of({fact: TRUE}))))
     g.pickle("meta_tensor", "not-supported",
              with_gate(call(name_of("torch._utils", "_rebuild_meta_tensor_no_storage"), name_of("torch", "bfloat16"),
                             integers([F, H]), integers([H, 1]), FALSE)))
