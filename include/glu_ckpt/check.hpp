@@ -21,6 +21,8 @@ struct CheckedFile {
   FileState state = FileState::Ok;
   /// Says what was compared, or what differs: "header and data", "its data differ".
   std::string detail;
+  /// It holds tensors, which a digest or checksums of the format cover, too.
+  bool has_tensors = false;
 };
 
 struct CheckedCheckpoint {
@@ -47,6 +49,9 @@ struct CheckedCheckpoint {
   bool is_ok() const;
   /// Returns true where anything says what the data should be. Otherwise they were not compared.
   bool has_anything() const { return has_checksums || has_manifest || has_own_checksums || digest.has_value(); }
+  /// Returns whether something says of every file what it should hold: not of an added one, nor of config.json where
+  /// the record was removed.
+  bool has_everything() const;
 };
 
 /// Optional: a glu_ckpt.sha256 is compared where there is one. Required: it is missing where there is none.

@@ -19,13 +19,14 @@ constexpr std::array<std::string_view, 5> kStateWords = {"ok", "differs", "missi
 
 std::string_view state_word(FileState state) { return kStateWords[static_cast<std::size_t>(state)]; }
 
-std::string_view outcome_word(const CheckedCheckpoint& found) {
+std::string_view outcome_word(const CheckedCheckpoint& found, bool ok) {
   if (!found.is_ok()) return "damaged";
-  return found.has_anything() ? "ok" : "not compared";
+  if (!found.has_anything()) return "not compared";
+  return ok ? "ok" : "not all compared";
 }
 
 /// Without `says_ok` the lines of sound files are left out.
-std::string check_text(const CheckedCheckpoint& found, const std::string& path, bool says_ok) {
+std::string check_text(const CheckedCheckpoint& found, const std::string& path, bool says_ok, bool ok) {
   std::string text;
   std::array<int, kStateWords.size()> counts{};
   for (const CheckedFile& file : found.files) {
@@ -48,8 +49,8 @@ std::string check_text(const CheckedCheckpoint& found, const std::string& path, 
         fmt::format("digest: {} ({} recorded, {} found)\n", found.digest == found.recorded_digest ? "ok" : "differs",
                     *found.recorded_digest, *found.digest);
   const std::string name = report::printable(path);
-  text += fmt::format("{}: {}: {} files ok, {} differ, {} missing, {} without a checksum\n", name, outcome_word(found),
-                      counts[0], counts[1], counts[2], counts[3]);
+  text += fmt::format("{}: {}: {} files ok, {} differ, {} missing, {} without a checksum\n", name,
+                      outcome_word(found, ok), counts[0], counts[1], counts[2], counts[3]);
   if (found.has_checksums || !found.is_sound) return text;
   if (!found.has_anything())
     return text + fmt::format(
@@ -99,11 +100,11 @@ ExitStatus cmd_check(const Options& options) {
   const CheckedCheckpoint found =
       check(options.input, Session(options).run(),
             options.convert.sha256_manifest ? ManifestUse::Required : ManifestUse::Optional);
-  const bool ok = found.is_ok() && (found.has_anything() || !options.strict);
+  const bool ok = found.is_ok() && (found.has_everything() || !options.strict);
   if (options.json)
     print_out(options, check_json(found, ok));
   else if (!options.quiet || !ok)
-    print_out(options, check_text(found, options.input, !options.quiet));
+    print_out(options, check_text(found, options.input, !options.quiet, ok));
   return ok ? ExitStatus::Done : ExitStatus::Differs;
 }
 

@@ -490,7 +490,7 @@ CommandTable check_command() {
           {required(inputs("files or directories"))},
           {{"What is compared",
             {manifest("fail if this file is not there; one that is there is compared in any case"),
-             option("--strict", "end with status 1 if no checksum is recorded, so that no data can be compared",
+             option("--strict", "end with status 1 if nothing says what a file should hold, such as an added one",
                     flag(FIELD(strict)))}},
            work(),
            general()}};

@@ -20,6 +20,8 @@ class Checking {
   Checking(const fs::path& path, const RunOptions& run, ManifestUse use) : path_(path), run_(run), use_(use) {}
 
   CheckedCheckpoint run() {
+    // That is no damage: the error says that there is nothing.
+    if (path_kind(path_) == PathKind::Missing) (void)open_source(path_);
     check_recorded_files();
     check_listed_files();
     // A checkpoint with a file that differs is not opened.
@@ -67,15 +69,17 @@ class Checking {
 
   void add_unlisted_files(const Source& source) {
     const fs::path directory = checkpoint_directory(source.path());
-    const auto add = [&](const std::string& name) {
+    const auto add = [&](const std::string& name, bool has_tensors) {
       if (std::ranges::find(found_.files, name, &CheckedFile::name) == found_.files.end())
         found_.files.push_back({name, FileState::NoChecksum,
-                                found_.has_checksums ? "glu_ckpt.json does not list it" : "no glu_ckpt.json lists it"});
+                                found_.has_checksums ? "glu_ckpt.json does not list it" : "no glu_ckpt.json lists it",
+                                has_tensors});
     };
     for (const OpenedFile& file : source.info().files)
       add(path_kind(path_) == PathKind::Directory ? file.path.lexically_relative(directory).string()
-                                                  : file.path.filename().string());
-    for (const ExtraFile& file : source.extra_files()) add(file.name);
+                                                  : file.path.filename().string(),
+          true);
+    for (const ExtraFile& file : source.extra_files()) add(file.name, false);
   }
 
   void compare_digests(Checkpoint& checkpoint) {
@@ -103,6 +107,17 @@ bool CheckedCheckpoint::is_ok() const {
   };
   return std::ranges::none_of(files, is_bad) && std::ranges::none_of(manifest, is_bad) &&
          (!digest || digest == recorded_digest);
+}
+
+bool CheckedCheckpoint::has_everything() const {
+  const auto is_listed = [&](const CheckedFile& file) {
+    const auto found = std::ranges::find(manifest, file.name, &CheckedFile::name);
+    return found != manifest.end() && found->state == FileState::Ok;
+  };
+  return has_anything() && std::ranges::none_of(files, [&](const CheckedFile& file) {
+           const bool is_covered = file.has_tensors && (digest || has_own_checksums);
+           return file.state == FileState::NoChecksum && !is_covered && !is_listed(file);
+         });
 }
 
 CheckedCheckpoint check(const fs::path& path, const RunOptions& run, ManifestUse use) {

@@ -80,6 +80,8 @@ check_record() {
   echo x >"$dir/out/notes.txt"
   status "check: a file that the record does not list" 0 check "$dir/out"
   check "check: a file that is not listed: which" has "$OUT" "notes.txt: no checksum recorded"
+  status "check --strict: a file that the record does not list" 1 check "$dir/out" --strict
+  check "check --strict: not all is compared: $OUT" has "$(tail -n 1 <<<"$OUT")" "$dir/out: not all compared: "
 
   status "check: no record" 0 check "$dir/source"
   check "check: no record: the last line says what was checked" has "$(tail -n 1 <<<"$OUT")" \
@@ -98,6 +100,11 @@ check_record() {
   check "check --strict --json: says so" has "$OUT" '"ok":false'
   fresh
   status "check --strict: a record" 0 check "$dir/out" --strict -q
+  cp -r "$dir/out" "$dir/unrecorded"
+  rm "$dir/unrecorded/glu_ckpt.json"
+  sed -i 's/"rms_norm_eps": [^,]*/"rms_norm_eps": 0.5/' "$dir/unrecorded/config.json"
+  status "check: the record was removed" 0 check "$dir/unrecorded"
+  status "check --strict: the record was removed" 1 check "$dir/unrecorded" --strict
   status "check: broken, no record" 3 check "$GALLERIES/format/no_such_file"
   status "check: one file" 0 convert "$dir/source" "$dir/one.safetensors" --naming megatron --experts grouped --glu interleaved:32 -q
   status "check: one file" 0 check "$dir/one.safetensors"
