@@ -27,7 +27,8 @@ INSTANTIATE_TEST_SUITE_P(To, ConversionCrashes, testing::ValuesIn(all_targets())
 TEST_P(ConversionCrashes, AtAnyCallAreResumed) {
   for (i64 n = 1; n <= bench_.calls(); n += bench_.step())
     for (const Crash what : kCrashes) {
-      if (kOneWayEach && what != kCrashes[static_cast<std::size_t>(n) % kCrashes.size()]) continue;
+      const auto way = static_cast<std::size_t>(n + kFirstWay) % kCrashes.size();
+      if (one_way_each() && what != kCrashes[way]) continue;
       SCOPED_TRACE(testing::Message() << "crash " << static_cast<int>(what) << " at call " << n);
       crash_at(n, what);
       // With nothing written yet, one way to crash is as good as another.

@@ -16,15 +16,22 @@
 
 namespace glu_ckpt::faults {
 
-/// Conversions take four times as long under a sanitizer, and other builds try everything: there the tests that fail at
-/// every call try one way at each, and go through the ways in turn.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kOneWayEach = true;
+inline constexpr bool kSanitized = true;
 #elif defined(__has_feature)
-inline constexpr bool kOneWayEach = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
+inline constexpr bool kSanitized = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
 #else
-inline constexpr bool kOneWayEach = false;
+inline constexpr bool kSanitized = false;
 #endif
+
+/// Before a release every call is tried.
+inline bool is_thorough() { return std::getenv("KILLS") != nullptr; }
+
+/// The tests that fail at every call try one way at each, and go through the ways in turn: a build with sanitizers,
+/// where conversions take four times as long, and one without begin with another way. Before a release the latter tries
+/// all.
+inline bool one_way_each() { return kSanitized || !is_thorough(); }
+inline constexpr i64 kFirstWay = kSanitized ? 0 : 1;
 
 /// Paths below a directory, and what is in the files; a directory's path ends in "/".
 using Tree = std::map<std::string, std::string>;
@@ -79,7 +86,7 @@ class FaultBench {
   i64 calls(CallKind kind) const { return calls_of_.at(kind); }
 
   /// From one call that is tried to the next.
-  i64 step() const { return target_.sampled && std::getenv("KILLS") == nullptr ? 13 : 1; }
+  i64 step() const { return target_.sampled && !is_thorough() ? 13 : 1; }
 
   /// A new file system, as at first.
   void begin();
