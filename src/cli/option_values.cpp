@@ -15,6 +15,7 @@
 #include "core/parse_number.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
+#include "io/file_names.hpp"
 #include "layout/adapter_names.hpp"
 #include "remote/remote_calls.hpp"
 
@@ -363,11 +364,16 @@ std::string find_input(const std::string& text) {
     const fs::path snapshot = snapshot_in(text);
     return snapshot.empty() ? text : snapshot.string();
   }
+  if (const std::string partial = text + std::string(kPartialSuffix); is_directory_at(partial))
+    fail(ErrorCode::NotFound, {text, {}}, "{}: does not exist yet: {} is a conversion to it that was not finished", text,
+         partial);
   if (!is_repository_name(text) || name_taken(text)) return text;
   std::string folder = "models--" + text;
   folder.replace(folder.find('/'), 1, "--");
   const fs::path repository = hub_cache() / folder;
   const fs::path snapshot = snapshot_in(repository);
+  // Of several snapshots without a main one, the reader says to name one.
+  if (snapshot.empty() && is_directory_at(repository / "snapshots")) return repository.string();
   if (snapshot.empty())
     fail(ErrorCode::NotFound, {text, {}},
          "{}: does not exist here. If it is a repository of the Hugging Face hub: there is none in {}; hf://{} is read "

@@ -18,6 +18,7 @@
 #include "families/dense_rows.hpp"
 #include "format/both_checks.hpp"
 #include "format/model_config.hpp"
+#include "glu_ckpt/config_difference.hpp"
 #include "model/laid_out_source.hpp"
 #include "model/open_checkpoint.hpp"
 #include "model/source_hints.hpp"
@@ -173,6 +174,7 @@ class Filler {
     for (const ExtraFile& file : other_.extra_files())
       if (file.name == "config.json") info_.deciding_files.push_back(file.path);
     describe();
+    warn_of_config();
     return std::make_unique<FilledSource>(std::move(info_), source_.inventory().tensors.size(), std::move(filled_));
   }
 
@@ -290,6 +292,20 @@ class Filler {
       if (matrix.role == role && matrix.stack.empty()) return matrix.matrix.tensor;
     if (role == DenseRole::Head && own_.model.architecture->tied) return own_original(DenseRole::Embedding);
     return std::nullopt;
+  }
+
+  /// Models of the same sizes may compute differently; a trainer's arguments say less than a config.json.
+  void warn_of_config() {
+    if (own_.hints.config_is_made || donor_.hints.config_is_made) return;
+    auto differences = config_differences(own_.hints.config, donor_.hints.config);
+    // What is filled is often what these count.
+    std::erase_if(differences, [](const ConfigDifference& each) {
+      return each.field == "num_nextn_predict_layers" || each.field == "mtp_num_hidden_layers";
+    });
+    if (!differences.empty())
+      info_.warnings.push_back(fmt::format(
+          "--fill-from: {}: the two are no models that compute alike, so its tensors may not fit",
+          to_sentence(differences, "config.json of " + source_.path().string(), "that of " + other_.path().string())));
   }
 
   void describe() {

@@ -121,6 +121,10 @@ CASES = [
         Run(f"verify SRC OUT --fill-from {DEEPSEEK}", 1, plan=False, says="mtp.0"),
     ], change=lost(MTP), note="filled: a tensor of another model"),
     Case("whole/deepseek_v3", "hf", [
+        Run(f"convert SRC OUT --fill-from {DEEPSEEK}",
+            says=r"warning: --fill-from: rms_norm_eps is 0\.5 in config\.json of .* and 1e-06 in that of"),
+    ], change=lost(MTP, rms_norm_eps=0.5), note="filled: of a model that computes otherwise"),
+    Case("whole/deepseek_v3", "hf", [
         Run(f"convert {DEEPSEEK} OUT --format torch"),
         Run("convert SRC OUT2 --fill-from OUT"),
     ], change=lost(MTP), note="filled: of a torch file"),

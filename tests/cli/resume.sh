@@ -119,6 +119,8 @@ resume_mismatch() {
   check "plan refuses as convert does: $ERR" has "$ERR" "[resume-mismatch]"
   status "plan of the same" 0 plan "$FAULT_SRC" "$out" "${FAULT_TO[@]}" --resume
   check "plan says what is done: $ERR" has "$ERR" "note: --resume: an earlier run wrote "
+  status "inspect of what is not there" 3 inspect "$out"
+  check "inspect names what is: $ERR" has "$ERR" "does not exist yet: $out.partial is a conversion to it that was not finished"
   status "inspect of what is there" 3 inspect "$out.partial"
   check "inspect says with what: $ERR" has "$ERR" "the same \`glu-ckpt convert\` (its options were --"
   cp -a "$FAULT_SRC" "$WORK/kept_src"
