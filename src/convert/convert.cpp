@@ -214,7 +214,9 @@ ConversionPlan plan_conversion(const std::filesystem::path& source, const std::f
   const bool has_some = given.resume || name_taken(partial_of(output_name(output)));
   if (!has_some && !room.is_enough())
     planned.disk_refusal = fmt::format("{}: {}; {}", output.string(), to_text(room), kMakeRoom);
-  if (const auto rate = probe(conversion); rate && rate->bytes > 0)
+  // What an earlier run removed cannot be read once more.
+  const bool is_whole = conversion.consumed == nullptr || !conversion.consumed->has_removed();
+  if (const auto rate = is_whole ? probe(conversion) : std::nullopt; rate && rate->bytes > 0)
     planned.estimated_seconds =
         rate->seconds * static_cast<double>(planned.bytes_written) / static_cast<double>(rate->bytes);
   planned.megatron_args = std::move(conversion.target.args.text);

@@ -214,6 +214,8 @@ consume_half() {
   status "without the index" 3 inspect "$source"
   says "without the index" "It stopped at 2"
   mv "$at/index.json" "$source/model.safetensors.index.json"
+  status "plan of the run that goes on" 0 plan "$source" "$at/one" "${work[@]}" --consume-source --resume
+  check "plan says what is done: $ERR" has "$ERR" "note: --resume: an earlier run wrote "
   "$PROGRAM" convert "$source" "$at/one" "${work[@]}" --consume-source --resume -q 2>"$WORK/.err"
   check "the stopped run goes on: $(cat "$WORK/.err")" [ $? == 0 ]
   check "the same bytes" [ "$(tree_sum "$at/one")" == "$(tree_sum "$at/reference")" ]
