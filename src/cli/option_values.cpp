@@ -365,8 +365,8 @@ std::string find_input(const std::string& text) {
     return snapshot.empty() ? text : snapshot.string();
   }
   if (const std::string partial = text + std::string(kPartialSuffix); is_directory_at(partial))
-    fail(ErrorCode::NotFound, {text, {}}, "{}: does not exist yet: {} is a conversion to it that was not finished", text,
-         partial);
+    fail(ErrorCode::NotFound, {text, {}}, "{}: does not exist yet: {} is a conversion to it that was not finished",
+         text, partial);
   if (!is_repository_name(text) || name_taken(text)) return text;
   std::string folder = "models--" + text;
   folder.replace(folder.find('/'), 1, "--");

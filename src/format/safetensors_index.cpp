@@ -28,7 +28,8 @@ class IndexReader {
       fail_at(ErrorCode::IndexJson, {part_, fault->offset}, "{}", fault->text());
     const JsonValue weight_map = find_weight_map();
     const std::vector<RawEntry> entries = read_entries(weight_map);
-    if (entries.empty()) fail_at(ErrorCode::IndexJson, at(weight_map), "weight_map is empty: the index names no tensor");
+    if (entries.empty())
+      fail_at(ErrorCode::IndexJson, at(weight_map), "weight_map is empty: the index names no tensor");
     check_unique(entries);
     ShardIndex index;
     index.files = shard_names(entries);

@@ -1,10 +1,10 @@
 #include "quant/quant_config.hpp"
-#include "quant/quantization_files.hpp"
-#include "quant/quantization_text.hpp"
 
 #include <gtest/gtest.h>
 
 #include "quant/find_quantized.hpp"
+#include "quant/quantization_files.hpp"
+#include "quant/quantization_text.hpp"
 #include "support/convert.hpp"
 
 namespace glu_ckpt {
