@@ -8,6 +8,7 @@
 #include "glu_ckpt/check.hpp"
 #include "glu_ckpt/checkpoint.hpp"
 #include "io/directory.hpp"
+#include "io/file_names.hpp"
 #include "model/stored_model.hpp"
 #include "verify/checkpoint_digest.hpp"
 
@@ -80,6 +81,14 @@ class Checking {
                                                   : file.path.filename().string(),
           true);
     for (const ExtraFile& file : source.extra_files()) add(file.name, false);
+    // Where a record lists what was written, any other file was added. The tracker only led to this record.
+    if (!found_.has_checksums || path_kind(path_) != PathKind::Directory) return;
+    for (const std::string& name : manifest_names(path_)) {
+      const auto is_listed = [&](const CheckedFile& file) { return file.name == name && file.state == FileState::Ok; };
+      if (has_hidden_part(name) || name == kTrackerFile || std::ranges::any_of(found_.manifest, is_listed)) continue;
+      const std::string here = (path_ / name).lexically_normal().lexically_relative(directory.lexically_normal());
+      if (here != kRecordFileName) add(here, false);
+    }
   }
 
   void compare_digests(Checkpoint& checkpoint) {

@@ -47,12 +47,6 @@ std::string unescaped(std::string_view name) {
   return text;
 }
 
-/// Desktops, downloaders and version control leave hidden files, which no checkpoint is read from, but for PyTorch's.
-bool has_hidden_part(const fs::path& path) {
-  return path.filename() != ".metadata" &&
-         std::ranges::any_of(path, [](const fs::path& part) { return part.native().starts_with('.'); });
-}
-
 CheckedFile check_line(const fs::path& root, const ManifestLine& line) {
   const fs::path path = root / line.name;
   if (path_kind(path) == PathKind::Missing) return {line.name, FileState::Missing, "is not there"};
@@ -61,6 +55,11 @@ CheckedFile check_line(const fs::path& root, const ManifestLine& line) {
 }
 
 }  // namespace
+
+bool has_hidden_part(const fs::path& path) {
+  return path.filename() != ".metadata" &&
+         std::ranges::any_of(path, [](const fs::path& part) { return part.native().starts_with('.'); });
+}
 
 std::vector<std::string> manifest_names(const fs::path& root) {
   std::vector<std::string> names;

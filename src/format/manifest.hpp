@@ -29,6 +29,10 @@ std::string print_manifest(const std::filesystem::path& root, const std::functio
 /// Throws RecordInvalid for what is not a line of `sha256sum`.
 std::vector<ManifestLine> parse_manifest(std::string_view text, const InputPart& part);
 
+/// Returns whether desktops, downloaders or version control may have left the file: a part of its path, relative to the
+/// checkpoint, begins with a dot. No checkpoint is read from such files, but for PyTorch's .metadata.
+bool has_hidden_part(const std::filesystem::path& path);
+
 /// Files below `root`, at any depth, without the manifest itself and the journals of the run that makes the output, or
 /// of one that was killed when it had put it in its place; and their bytes.
 std::vector<std::string> manifest_names(const std::filesystem::path& root);

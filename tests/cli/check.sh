@@ -100,6 +100,17 @@ check_record() {
   check "check --strict --json: says so" has "$OUT" '"ok":false'
   fresh
   status "check --strict: a record" 0 check "$dir/out" --strict -q
+  status "check --strict: a Megatron directory" 0 convert "$TESTDATA/whole/qwen3_moe/hf" "$dir/run" --to megatron -q
+  status "check --strict: it is whole" 0 check "$dir/run" --strict
+  mkdir "$dir/run/.git"
+  echo x >"$dir/run/.git/config"
+  status "check --strict: a hidden file" 0 check "$dir/run" --strict
+  for added in run/notes.txt run/hf/modeling.py run/release/more.pt; do
+    echo x >"$dir/$added"
+    status "check --strict: $added" 1 check "$dir/run" --strict
+    check "check --strict: $added is named: $OUT" has "$OUT" "${added##*/}: no checksum recorded (glu_ckpt.json does not list it)"
+    rm "$dir/$added"
+  done
   cp -r "$dir/out" "$dir/unrecorded"
   rm "$dir/unrecorded/glu_ckpt.json"
   sed -i 's/"rms_norm_eps": [^,]*/"rms_norm_eps": 0.5/' "$dir/unrecorded/config.json"
