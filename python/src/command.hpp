@@ -10,7 +10,7 @@
 
 namespace glu_ckpt::python {
 
-/// What `bytes` hold. Throws ValueError for a NUL, which ends a path for the system, as Python's open() does.
+/// Returns the text in `bytes`. Throws ValueError for a NUL, as Python's open() does: the system ends a path there.
 std::string text_of(const nanobind::bytes& bytes);
 std::vector<std::string> texts_of(const nanobind::list& words);
 

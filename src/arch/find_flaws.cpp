@@ -57,6 +57,7 @@ class FlawFinder {
     }
     check_declared_biases();
     check_unread();
+    // Like tensors that no program reads, these say that the model may be another than programs take it for.
     for (const std::string& text : architecture_.contradictions) add_unread(ErrorCode::ConfigJson, {}, text);
     return std::move(flaws_);
   }

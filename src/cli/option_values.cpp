@@ -372,7 +372,7 @@ std::string find_input(const std::string& text) {
   folder.replace(folder.find('/'), 1, "--");
   const fs::path repository = hub_cache() / folder;
   const fs::path snapshot = snapshot_in(repository);
-  // Of several snapshots without a main one, the reader says to name one.
+  // Where refs/main is missing, the reader lists the snapshots and asks for one.
   if (snapshot.empty() && is_directory_at(repository / "snapshots")) return repository.string();
   if (snapshot.empty())
     fail(ErrorCode::NotFound, {text, {}},

@@ -214,7 +214,7 @@ ConversionPlan plan_conversion(const std::filesystem::path& source, const std::f
   const bool has_some = given.resume || name_taken(partial_of(output_name(output)));
   if (!has_some && !room.is_enough())
     planned.disk_refusal = fmt::format("{}: {}; {}", output.string(), to_text(room), kMakeRoom);
-  // What an earlier run removed cannot be read once more.
+  // The probe reads all files of the source, and an earlier run may have removed some.
   const bool is_whole = conversion.consumed == nullptr || !conversion.consumed->has_removed();
   if (const auto rate = is_whole ? probe(conversion) : std::nullopt; rate && rate->bytes > 0)
     planned.estimated_seconds =

@@ -79,7 +79,7 @@ class ArchitectureReader {
     return *value;
   }
 
-  /// A class of transformers reads one of these fields, and other programs read another.
+  /// Notes numbers of experts that differ: a class of transformers reads one of the fields, other programs another.
   void compare_counts() {
     if (!family_.has_experts()) return;
     const std::string_view counts = config_.spelling(kExpertCounts);
@@ -92,7 +92,7 @@ class ArchitectureReader {
     }
   }
 
-  /// transformers goes by model_type; vLLM and SGLang go by `architectures`.
+  /// Notes a class of another family: transformers goes by model_type, vLLM and SGLang by `architectures`.
   void compare_classes() {
     for (const std::string& name : config_.texts({"architectures"})) {
       const auto has_class = [&](const Family& family) { return family.made_class() == name; };

@@ -107,7 +107,7 @@ struct Architecture {
   std::vector<LayerKind> kinds;
   /// The layers inside each step of multi-token prediction; empty where it has one, like the last of the main stack.
   std::vector<LayerKind> mtp_kinds;
-  /// What config.json says twice and differently, a sentence each.
+  /// Pairs of fields by which config.json contradicts itself, a sentence each.
   std::vector<std::string> contradictions;
   /// The extent of each Dim; 0 where the configuration does not say it.
   std::array<i64, kDims> extents{};

@@ -294,11 +294,12 @@ class Filler {
     return std::nullopt;
   }
 
-  /// Models of the same sizes may compute differently; a trainer's arguments say less than a config.json.
+  /// Warns where the two models, though of the same sizes, compute differently. A config.json that was made from a
+  /// trainer's arguments says too little to be compared.
   void warn_of_config() {
     if (own_.hints.config_is_made || donor_.hints.config_is_made) return;
     auto differences = config_differences(own_.hints.config, donor_.hints.config);
-    // What is filled is often what these count.
+    // Both fields count MTP layers, which --fill-from may add.
     std::erase_if(differences, [](const ConfigDifference& each) {
       return each.field == "num_nextn_predict_layers" || each.field == "mtp_num_hidden_layers";
     });

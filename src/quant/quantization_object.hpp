@@ -39,7 +39,7 @@ struct Member {
   bool is_first = true;
 };
 
-/// What members may hold: transformers also writes `"quantization_config": null`.
+/// The members that count: transformers also writes `"quantization_config": null`.
 enum class Holds { Anything, AnObject };
 
 /// The last member of that name.
