@@ -4,6 +4,7 @@ import signal
 import socket
 import subprocess
 import time
+from pathlib import Path
 
 from models import moe_files
 from room import PROGRAM, check
@@ -186,6 +187,12 @@ def test_http_stopped(room):
     room.same("out", "expected")
 
 
+def connecting(port):
+    """How many sockets of this machine wait for an answer to their SYN from `port`: state 02 of /proc/net/tcp."""
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(row[3] == "02" and row[2].endswith(f":{port:04X}") for row in rows)
+
+
 def test_http_stopped_while_it_connects(room):
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
         # Whoever comes next waits for a place in the queue, which it never gets.
@@ -193,10 +200,12 @@ def test_http_stopped_while_it_connects(room):
         for other in waiting:
             other.setblocking(False)
             other.connect_ex(full.getsockname())
+        port = full.getsockname()[1]
+        before = connecting(port)
         room.environment |= {"HF_HUB_DOWNLOAD_TIMEOUT": "3600"}
-        stops(room, lambda: True, "convert", f"http://127.0.0.1:{full.getsockname()[1]}/dir", "out", "--to", "hf")
+        stops(room, lambda: connecting(port) > before, "convert", f"http://127.0.0.1:{port}/dir", "out", "--to", "hf")
         room.environment |= {"HF_HUB_DOWNLOAD_TIMEOUT": "0.3", "GLU_CKPT_RETRIES": "1"}
-        text = room.run("inspect", f"http://127.0.0.1:{full.getsockname()[1]}/dir", status=5)
+        text = room.run("inspect", f"http://127.0.0.1:{port}/dir", status=5)
         check("[network]" in text and "timed out" in text, text)
         for other in waiting:
             other.close()
