@@ -58,8 +58,12 @@ Conversion prepare_in_memory(const SourceOpener& open, const ConvertOptions& opt
 /// staging directory is another run's. Reads all of both.
 std::optional<Converted> find_complete(const Conversion& conversion);
 
-/// Does so where nothing of the source is left to compare the output with, for it was removed on the way: the output
-/// has the digest and the options that it records.
+/// Returns whether an output is there that find_complete() would compare with the source, by what is read without its
+/// tensors. Throws OutputExists as that does.
+bool may_be_complete(const Conversion& conversion);
+
+/// Does what find_complete() does where nothing of the source is left to compare the output with, for it was removed on
+/// the way: the output has the digest and the options that it records.
 std::optional<Converted> find_consumed(const std::filesystem::path& input, const std::filesystem::path& output,
                                        const ConvertOptions& options, const RunOptions& run);
 

@@ -137,16 +137,15 @@ std::optional<Converted> find_consumed(const std::filesystem::path& input, const
   return complete;
 }
 
-std::optional<Converted> find_complete(const Conversion& conversion) {
+namespace {
+
+/// Opens an output that is there, and refuses one of which headers and files beside them show that this run would not
+/// write it.
+Checkpoint open_same_output(const Conversion& conversion, CopyReading reading, const FailOther& fail_other) {
   const std::filesystem::path& output = conversion.output;
-  const ConvertOptions& options = conversion.options;
-  if (!path_exists(output)) return std::nullopt;
-  const auto fail_other = [&](const std::string& why) {
-    fail(ErrorCode::OutputExists, {output.string(), {}},
-         "{} exists, and {}; choose another name, or --overwrite to replace it", output.string(), why);
-  };
   Checkpoint there = open_output(output, fail_other);
-  settle_copies(conversion.run, there);
+  take_as_own(find_unlike_copies(conversion.run, *there.source, there.recognition.copies, reading),
+              there.source->inventory(), there.recognition);
   const OutputModel wanted = output_model(conversion, make_record(conversion, std::nullopt));
   const Source& written = *there.source;
   const bool same_files =
@@ -155,6 +154,30 @@ std::optional<Converted> find_complete(const Conversion& conversion) {
   if (!same_files || !same_layout(wanted.shape(), {written.inventory(), there.recognition}))
     fail_other("is not what this run would write");
   if (is_directory_at(output)) check_side_files(conversion, written, fail_other);
+  return there;
+}
+
+FailOther refuse_output(const std::filesystem::path& output) {
+  return [output](const std::string& why) {
+    fail(ErrorCode::OutputExists, {output.string(), {}},
+         "{} exists, and {}; choose another name, or --overwrite to replace it", output.string(), why);
+  };
+}
+
+}  // namespace
+
+bool may_be_complete(const Conversion& conversion) {
+  if (!path_exists(conversion.output)) return false;
+  (void)open_same_output(conversion, CopyReading::Sample, refuse_output(conversion.output));
+  return true;
+}
+
+std::optional<Converted> find_complete(const Conversion& conversion) {
+  const std::filesystem::path& output = conversion.output;
+  const ConvertOptions& options = conversion.options;
+  if (!path_exists(output)) return std::nullopt;
+  const FailOther fail_other = refuse_output(output);
+  const Checkpoint there = open_same_output(conversion, CopyReading::Whole, fail_other);
   const Digest digest = source_digest(conversion, there, fail_other);
   const bool readback = options.proof == ProofMode::Readback;
   if (readback) drop_page_cache(output);

@@ -25,7 +25,7 @@ void judge_copies(const Conversion& conversion, std::vector<UnlikeCopy>& copies)
             : "";
     if (is_dropped && !copy.rounded)
       locate_errors(source, [&] {
-        name_saved_arguments(conversion.source.hints, [&] {
+        name_configuration(conversion.source.hints, [&] {
           fail(ErrorCode::CopyDiffers, {{}, copy.name}, "{}: it is no copy, and nothing else holds it{}",
                to_sentence(copy), tied);
         });
@@ -74,7 +74,8 @@ void settle_copies(Conversion& conversion, CopyReading reading, Ranks& ranks) {
     return take_as_own(conversion.unlike_copies, conversion.source.source->inventory(), conversion.source.recognition);
   }
   at_first_rank(ranks, [&] {
-    conversion.unlike_copies = find_unlike_copies(conversion.run, conversion.source, reading);
+    conversion.unlike_copies =
+        find_unlike_copies(conversion.run, *conversion.source.source, conversion.source.recognition.copies, reading);
     judge_copies(conversion, conversion.unlike_copies);
   });
   conversion.unlike_copies = parse_copies(ranks.broadcast(copies_bytes(conversion.unlike_copies)));

@@ -20,7 +20,9 @@
 #include "format/model_config.hpp"
 #include "glu_ckpt/config_difference.hpp"
 #include "model/laid_out_source.hpp"
+#include "model/locate_errors.hpp"
 #include "model/open_checkpoint.hpp"
+#include "model/settle_copies.hpp"
 #include "model/source_hints.hpp"
 #include "model/source_steps.hpp"
 #include "quant/quant_config.hpp"
@@ -272,7 +274,7 @@ class Filler {
     FilledSource::Filled filled{false, tensor};
     std::string from = other_.path().string();
     const auto copy = std::ranges::find(donor_.model.copies, tensor, &TensorCopy::tensor);
-    if (copy != donor_.model.copies.end())
+    if (copy != donor_.model.copies.end() && is_copy(*copy))
       if (const auto original = own_original(copy->of)) {
         made = source_.inventory().tensors[*original];
         from = fmt::format("'{}'", info_.inventory.tensors[*original].name);
@@ -284,6 +286,12 @@ class Filler {
     sources_[made.name] = fmt::format("{} {} of {}", dtype_name(made.dtype), shape_text(made.shape), from);
     info_.inventory.tensors.push_back(std::move(made));
     filled_.push_back(filled);
+  }
+
+  /// One that was trained on its own is no copy, whatever its name: it is filled in as it is.
+  bool is_copy(const TensorCopy& copy) const {
+    const auto unlike = find_unlike_copies({}, other_, {copy});
+    return unlike.empty() || unlike.front().rounded;
   }
 
   /// The source's own embedding or head, of which a filled tensor is a copy.
@@ -367,19 +375,34 @@ class Filler {
   std::map<std::string, std::string> sources_;
 };
 
+/// Opens what `--fill-from` names. No option describes it, for those beside --fill-from describe SRC.
+HubModel open_donor(const std::string& path, const SourceAnswers& as_stored, std::unique_ptr<Source>& other) {
+  try {
+    other = open_as(open_source(path), as_stored);
+    const Source& found = *other;
+    return locate_errors(found, [&] { return as_hub(other, as_stored); });
+  } catch (const Error& error) {
+    if (error.missing_options().empty()) throw;
+    throw Error(error.code(),
+                fmt::format("{}. Options beside --fill-from describe SRC: convert {} on its own first, with what it "
+                            "asks for, and fill from that",
+                            error.what(), path),
+                error.file(), error.tensor());
+  }
+}
+
 }  // namespace
 
 void fill_source(std::unique_ptr<Source>& source, const SourceAnswers& answers) {
   SourceAnswers as_stored;
   as_stored.drop_optimizer = true;
   // Codes that only one of the two has are decoded; codes of both are decoded together later.
-  std::unique_ptr<Source> other = open_source(answers.fill_from);
   if (answers.decode && !holds_any_codes(source->inventory())) {
     as_stored.decode = answers.decode;
     as_stored.decode_as = answers.decode_as;
   }
-  other = open_as(std::move(other), as_stored);
-  const HubModel donor = as_hub(other, as_stored);
+  std::unique_ptr<Source> other;
+  const HubModel donor = open_donor(answers.fill_from, as_stored, other);
   const HubModel own = as_hub(source, answers);
   std::unique_ptr<FilledSource> filled = Filler(*source, own, *other, donor).make();
   if (filled == nullptr) return;

@@ -187,7 +187,8 @@ void lay_out_apart(std::unique_ptr<Source>& source, const ModelHints& hints, con
     Plan plan = locate_errors(stored, [&] {
       require_all_arguments(stored.inventory(), checkpoint.hints, checkpoint.recognition);
       settle_idle(checkpoint);
-      take_as_own(find_unlike_copies({}, checkpoint), stored.inventory(), checkpoint.recognition);
+      take_as_own(find_unlike_copies({}, *checkpoint.source, checkpoint.recognition.copies), stored.inventory(),
+                  checkpoint.recognition);
       PlanOptions options{apart_answers(checkpoint.recognition),
                           former_model(stored.record(), hints, checkpoint.recognition)};
       options.force = true;

@@ -146,12 +146,12 @@ std::string to_sentence(const UnlikeCopy& copy) {
   return fmt::format("'{}' should repeat '{}', but differs from its byte {} on", copy.name, copy.original, copy.byte);
 }
 
-std::vector<UnlikeCopy> find_unlike_copies(const RunOptions& run, const Checkpoint& checkpoint, CopyReading reading) {
-  const auto& tensors = checkpoint.source->inventory().tensors;
-  const auto& copies = checkpoint.recognition.copies;
+std::vector<UnlikeCopy> find_unlike_copies(const RunOptions& run, const Source& source,
+                                           const std::vector<TensorCopy>& copies, CopyReading reading) {
+  const auto& tensors = source.inventory().tensors;
   i64 bytes = 0;
   for (const TensorCopy& copy : copies) {
-    const CopyReader reader(*checkpoint.source, copy);
+    const CopyReader reader(source, copy);
     bytes +=
         reader.bytes_of(std::min(reader.count(), std::ssize(parts_to_read(reader.count(), reading)) * kPartElements));
   }
@@ -160,7 +160,7 @@ std::vector<UnlikeCopy> find_unlike_copies(const RunOptions& run, const Checkpoi
   const auto on_progress = stage.on_progress();
   std::vector<UnlikeCopy> found;
   for (const TensorCopy& copy : copies) {
-    CopyReader reader(*checkpoint.source, copy);
+    CopyReader reader(source, copy);
     Difference difference;
     for (const i64 begin : parts_to_read(reader.count(), reading)) {
       const i64 count = std::min(kPartElements, reader.count() - begin);
@@ -181,13 +181,16 @@ void take_as_own(const std::vector<UnlikeCopy>& copies, const Inventory& invento
 }
 
 std::vector<UnlikeCopy> settle_copies(const RunOptions& run, Checkpoint& checkpoint) {
-  std::vector<UnlikeCopy> found = find_unlike_copies(run, checkpoint);
+  std::vector<UnlikeCopy> found = find_unlike_copies(run, *checkpoint.source, checkpoint.recognition.copies);
   settle(run, found, checkpoint);
   return found;
 }
 
 bool settle_copies(const RunOptions& run, Checkpoint& a, Checkpoint& b) {
-  const std::vector<UnlikeCopy> found_a = find_unlike_copies(run, a), found_b = find_unlike_copies(run, b);
+  const auto find_in = [&](const Checkpoint& checkpoint) {
+    return find_unlike_copies(run, *checkpoint.source, checkpoint.recognition.copies);
+  };
+  const std::vector<UnlikeCopy> found_a = find_in(a), found_b = find_in(b);
   std::vector<UnlikeCopy> own_a = found_a, own_b = found_b;
   keep_rounded(run, found_b, a, own_a);
   keep_rounded(run, found_a, b, own_b);

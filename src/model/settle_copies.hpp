@@ -29,8 +29,9 @@ enum class CopyReading {
   Sample,
 };
 
-/// Reads the checkpoint's copies and what they should repeat, as a stage.
-std::vector<UnlikeCopy> find_unlike_copies(const RunOptions& run, const Checkpoint& checkpoint,
+/// Reads copies of the source and what they should repeat, as a stage.
+std::vector<UnlikeCopy> find_unlike_copies(const RunOptions& run, const Source& source,
+                                           const std::vector<TensorCopy>& copies,
                                            CopyReading reading = CopyReading::Whole);
 
 /// Takes them out of the recognition's copies, so that they are tensors that no map knows: they have their own place in

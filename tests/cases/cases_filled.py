@@ -6,6 +6,9 @@ import shutil
 
 from case import TESTDATA, Case, Run, both, config_changed, read_tensors, tensors_changed, write_safetensors
 
+DEEPSEEK = TESTDATA / "whole/deepseek_v3/hf"
+QWEN = TESTDATA / "whole/qwen3_moe/hf"
+
 
 def trained(tensor):
     dtype, shape, data = tensor
@@ -74,6 +77,32 @@ def flipped(out):
     return ""
 
 
+OWN_EMBEDDING = "model.layers.3.embed_tokens.weight"
+
+
+def own_embedding(tensors):
+    """Gives multi-token prediction an embedding that differs from the model's in its last byte alone."""
+    dtype, shape, data = tensors[OWN_EMBEDDING]
+    tensors[OWN_EMBEDDING] = dtype, shape, data[:-1] + bytes([data[-1] ^ 1])
+
+
+def has_own_embedding(out):
+    release, have = read_tensors(DEEPSEEK), read_tensors(out)
+    own_embedding(release)
+    return "" if have[OWN_EMBEDDING] == release[OWN_EMBEDDING] else "not the embedding of multi-token prediction"
+
+
+def beside(change, release=DEEPSEEK):
+    """Returns a change that puts a changed copy of the release beside the source."""
+
+    def put(source):
+        target = source.parent / "release"
+        shutil.copytree(release, target)
+        change(target)
+
+    return put
+
+
 def copied(source):
     """A second model beside the source."""
     target = source.parent / "lacking"
@@ -95,8 +124,6 @@ def fill(family: str, pattern: str, note: str, change=None, copies=(), config=No
 MTP = r"layers\.3\."
 MTP_COPIES = (("model.layers.3.embed_tokens.weight", "model.embed_tokens.weight"),
               ("model.layers.3.shared_head.head.weight", "lm_head.weight"))
-DEEPSEEK = TESTDATA / "whole/deepseek_v3/hf"
-QWEN = TESTDATA / "whole/qwen3_moe/hf"
 
 CASES = [
     fill("deepseek_v3", MTP, "MTP", copies=MTP_COPIES, says=r"experts\.\[0-5\]\.up_proj"),
@@ -124,6 +151,18 @@ CASES = [
         Run(f"convert SRC OUT --fill-from {DEEPSEEK}",
             says=r"warning: --fill-from: rms_norm_eps is 0\.5 in config\.json of .* and 1e-06 in that of"),
     ], change=lost(MTP, rms_norm_eps=0.5), note="filled: of a model that computes otherwise"),
+    # The release's MTP has an embedding that was trained on its own, and a head that repeats the model's.
+    Case("whole/deepseek_v3", "hf", [
+        Run("convert SRC OUT --fill-from CASE/release", check=has_own_embedding,
+            says="'model.layers.3.embed_tokens.weight' should repeat .*: it is moved as a tensor of its own"),
+        Run("convert SRC OUT2 --fill-from CASE/release --to megatron", 3, says=r"model.layers.3.embed_tokens.weight.*copy-differs"),
+    ], change=both(lost(MTP), beside(tensors_changed(own_embedding))), note="filled: an embedding of MTP's own"),
+    # Options beside --fill-from describe SRC.
+    Case("whole/qwen3_moe", "hf", [
+        Run("convert SRC OUT --fill-from CASE/release", 4,
+            says=r"Options beside --fill-from describe SRC: convert \S*/release on its own first", never_says="Run:")],
+         change=both(lost("lm_head"), beside(lambda release: (release / "config.json").unlink(), QWEN)),
+         note="filled: of what does not say its model"),
     Case("whole/deepseek_v3", "hf", [
         Run(f"convert {DEEPSEEK} OUT --format torch"),
         Run("convert SRC OUT2 --fill-from OUT"),
