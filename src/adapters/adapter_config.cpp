@@ -6,10 +6,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 
 #include "core/config_json.hpp"
 #include "core/fail.hpp"
 #include "core/json.hpp"
+#include "core/parse_number.hpp"
 #include "format/model_config.hpp"
 #include "quant/match_target.hpp"
 
@@ -35,6 +37,10 @@ constexpr auto kPlainStarts =
     std::to_array<std::string_view>({"gaussian", "eva", "orthogonal", "lora_ga", "mica", "true", "false"});
 /// Objects and lists that say nothing of what is added.
 constexpr auto kHarmless = std::to_array<std::string_view>({"eva_config", "lora_ga_config", "megatron_config"});
+
+bool is_end_of(const std::string& module, const std::string& target) {
+  return module == target || module.ends_with("." + target);
+}
 
 bool says_nothing(const JsonValue& value) {
   if (value.kind() == JsonKind::Null) return true;
@@ -76,6 +82,37 @@ double value_for(const std::vector<std::pair<std::string, double>>& pattern, con
   return usual;
 }
 
+/// The number of a module's layer, as PEFT reads it: "model.layers.3.mlp.experts.0.up_proj" is in layer 3.
+std::optional<i64> layer_of(const AdapterConfig& config, const std::string& module) {
+  std::string_view list;
+  std::size_t words = 0;
+  for (std::size_t begin = 0, end = module.find('.'); end != module.npos;
+       begin = end + 1, end = module.find('.', begin)) {
+    const std::string_view word = std::string_view(module).substr(begin, end - begin);
+    const auto is_list = [&](const std::string& name) { return name == list; };
+    const bool is_numbered = config.layer_lists.empty() ? words >= 2 : std::ranges::any_of(config.layer_lists, is_list);
+    if (const auto number = parse_number<i64>(word); number && is_numbered) return number;
+    list = word;
+    ++words;
+  }
+  return std::nullopt;
+}
+
+/// Returns whether PEFT adapts the module, by what the configuration says of modules and layers.
+bool is_target(const AdapterConfig& config, const std::string& module) {
+  bool is_named = config.target_pattern.empty()
+                      ? config.target_modules.empty()
+                      : matches_pattern(fmt::format("({})$", config.target_pattern), module).value_or(true);
+  for (const std::string& target : config.target_modules) is_named |= is_end_of(module, target);
+  for (const std::string& excluded : config.excluded_modules) is_named &= !is_end_of(module, excluded);
+  if (!config.excluded_pattern.empty())
+    is_named &= !matches_pattern(fmt::format("({})$", config.excluded_pattern), module).value_or(false);
+  const bool is_whole_name = std::ranges::find(config.target_modules, module) != config.target_modules.end();
+  if (!is_named || is_whole_name || !config.target_pattern.empty() || config.only_layers.empty()) return is_named;
+  const std::optional<i64> layer = layer_of(config, module);
+  return layer && std::ranges::find(config.only_layers, *layer) != config.only_layers.end();
+}
+
 }  // namespace
 
 i64 AdapterConfig::rank_of(const std::string& module) const {
@@ -101,32 +138,23 @@ double AdapterConfig::alpha_for_scale(float scale, i64 of_rank) const {
 
 std::vector<std::string> target_contradictions(const AdapterConfig& config, const std::vector<std::string>& modules) {
   std::vector<std::string> unnamed, unused;
-  const bool has_excluded = !config.excluded_modules.empty() || !config.excluded_pattern.empty();
-  const auto is_end = [](const std::string& module, const std::string& target) {
-    return module == target || module.ends_with("." + target);
-  };
   for (const std::string& module : modules) {
     // Experts that PEFT has as parameters may be spelled as modules of their own in a file.
     if (!config.target_parameters.empty() && module.find(".experts.") != module.npos) continue;
-    bool is_named = config.target_pattern.empty()
-                        ? config.target_modules.empty()
-                        : matches_pattern(fmt::format("({})$", config.target_pattern), module).value_or(true);
-    for (const std::string& target : config.target_modules) is_named |= is_end(module, target);
-    for (const std::string& excluded : config.excluded_modules) is_named &= !is_end(module, excluded);
-    if (!config.excluded_pattern.empty())
-      is_named &= !matches_pattern(fmt::format("({})$", config.excluded_pattern), module).value_or(false);
-    if (!is_named) unnamed.push_back(module);
+    if (!is_target(config, module)) unnamed.push_back(module);
   }
   for (const std::string& target : config.target_modules)
-    if (std::ranges::none_of(modules, [&](const std::string& module) { return is_end(module, target); }))
+    if (std::ranges::none_of(modules, [&](const std::string& module) { return is_end_of(module, target); }))
       unused.push_back(target);
+  std::string fields = "target_modules";
+  if (!config.excluded_modules.empty() || !config.excluded_pattern.empty()) fields += " without exclude_modules";
+  if (!config.only_layers.empty()) fields += " in layers_to_transform";
   std::vector<std::string> texts;
   if (!unnamed.empty())
     texts.push_back(fmt::format(
-        "target_modules{} of adapter_config.json does not name {} of the {} modules that have factors, such "
-        "as '{}': PEFT "
-        "leaves these factors out without an error",
-        has_excluded ? " without exclude_modules" : "", unnamed.size(), modules.size(), unnamed.front()));
+        "{} of adapter_config.json does not name {} of the {} modules that have factors, such as '{}': PEFT leaves "
+        "these factors out without an error",
+        fields, unnamed.size(), modules.size(), unnamed.front()));
   if (!unused.empty())
     texts.push_back(fmt::format(
         "target_modules of adapter_config.json names {}, of which the adapter has no factors: PEFT starts such modules "
@@ -185,6 +213,15 @@ AdapterConfig read_adapter_config(const std::string& text, const std::string& fi
   };
   read_modules("target_modules", config.target_modules, config.target_pattern);
   read_modules("exclude_modules", config.excluded_modules, config.excluded_pattern);
+  if (const auto layers = root.find("layers_to_transform")) {
+    if (const auto one = layers->get<i64>()) config.only_layers.push_back(*one);
+    if (layers->kind() == JsonKind::Array)
+      for (const JsonValue item : layers->items())
+        if (const auto one = item.get<i64>()) config.only_layers.push_back(*one);
+  }
+  std::string layer_list;
+  read_modules("layers_pattern", config.layer_lists, layer_list);
+  if (!layer_list.empty()) config.layer_lists.push_back(layer_list);
   if (const auto list = root.find("target_parameters"); list && list->kind() == JsonKind::Array)
     for (const JsonValue item : list->items())
       if (const auto name = item.get<std::string_view>()) config.target_parameters.emplace_back(*name);

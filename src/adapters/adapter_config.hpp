@@ -32,6 +32,10 @@ struct AdapterConfig {
   /// Modules that are left out although those name them.
   std::vector<std::string> excluded_modules;
   std::string excluded_pattern;
+  /// The only layers whose modules are adapted, of all where it is empty, and the names of the lists that number them:
+  /// "layers"; where none is given, whatever is before the last number in a module's name.
+  std::vector<i64> only_layers;
+  std::vector<std::string> layer_lists;
 
   /// Both throw NotSupported for a pattern that is not read here.
   i64 rank_of(const std::string& module) const;
@@ -42,8 +46,9 @@ struct AdapterConfig {
   double alpha_for_scale(float scale, i64 of_rank) const;
 };
 
-/// Says of an adapter's modules, by their names, which of them target_modules does not name or exclude_modules does,
-/// and which of its names no module has: PEFT leaves the factors of the former out, and starts the latter anew.
+/// Says of an adapter's modules, by their names, which of them target_modules does not name, exclude_modules does, or
+/// layers_to_transform leaves out, and which of its names no module has: PEFT leaves the factors of the former out, and
+/// starts the latter anew.
 std::vector<std::string> target_contradictions(const AdapterConfig& config, const std::vector<std::string>& modules);
 
 /// Throws ConfigJson for what is no such file, NotSupported for an adapter that is more than products of factors that

@@ -98,6 +98,7 @@ class FactorFinder {
            "Into a model "
            "under a trainer's names experts alone are merged; use its Hugging Face form",
            factors_[factors.a].name, module.name);
+    check_mergeable(*matrix, factors);
     if (matrix->rows != factors.outputs || matrix->cols != factors.inputs)
       fail(ErrorCode::SizeMismatch, {{}, factors_[factors.a].name},
            "'{}' is {} and '{}' {}: '{}' has {} x {} weights for them", factors_[factors.a].name,
@@ -185,11 +186,12 @@ class FactorFinder {
       fail(ErrorCode::UnknownTensor, {{}, factors_[factors.a].name},
            "'{}' of the adapter is for expert {} of layer {}, whose {} the model does not have",
            factors_[factors.a].name, factors.expert, block.layer, to_string(role));
+    check_mergeable(*matrix, factors);
     // PEFT rounds what it adds to a parameter.
     add(*matrix, factors, true);
   }
 
-  void add(const Matrix& matrix, const Factors& factors, bool rounds_product) {
+  void check_mergeable(const Matrix& matrix, const Factors& factors) const {
     const TensorRef& stored = tensors_[matrix.tensor];
     if (!is_float(matrix.dtype))
       fail(ErrorCode::NotSupported, {{}, stored.name},
@@ -199,6 +201,17 @@ class FactorFinder {
       fail(ErrorCode::NotSupported, {{}, stored.name},
            "'{}' is half of an FC1 that was cut in the middle; convert the model to Hugging Face's form, then merge",
            stored.name);
+    const bool is_embedding = std::ranges::any_of(model_.dense, [&](const DenseMatrix& dense) {
+      return dense.role == DenseRole::Embedding && dense.matrix.tensor == matrix.tensor;
+    });
+    if (is_embedding)
+      fail(ErrorCode::NotSupported, {{}, factors_[factors.a].name},
+           "'{}' is for '{}', an embedding: PEFT calls the factors of one lora_embedding_A and lora_embedding_B, and "
+           "applies none of this name",
+           factors_[factors.a].name, stored.name);
+  }
+
+  void add(const Matrix& matrix, const Factors& factors, bool rounds_product) {
     found_.push_back({matrix, factors, {factors.scale, rounds_product}});
   }
 

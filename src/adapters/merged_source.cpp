@@ -65,6 +65,7 @@ class MergedSource final : public Source {
           adapter_->path().filename().string()));
     merged += (merged.empty() ? "" : ", ") + adapter_->path().filename().string();
     info_.record["merged_as"] = program;
+    info_.record.emplace("merged_into", source.path().string());
     for (const ExtraFile& file : adapter_->extra_files())
       if (file.name == kAdapterConfigName) info_.deciding_files.push_back(file.path);
     const std::vector<OpenedFile>& files = adapter_->info().files;

@@ -19,8 +19,8 @@ enum class MergePath {
 
 /// Replaces a source by one whose weights have the adapter's products added when they are read; where it throws, the
 /// source stays. Factors are read when they are needed, and at most kFactorBytes of them are kept. The files of the
-/// adapter are checked like the model's, the record says `merged` and `merged_as`, and digests in it are dropped. The
-/// warnings are told with the source's.
+/// adapter are checked like the model's, the record says `merged`, `merged_as` and `merged_into`, and digests in it are
+/// dropped. The warnings are told with the source's.
 void merge_source(std::unique_ptr<Source>& source, std::unique_ptr<Source> adapter, std::vector<MergedMatrix> matrices,
                   const std::string& program, MergePath path, SimdLevel level = simd_levels().front(),
                   std::vector<std::string> warnings = {});

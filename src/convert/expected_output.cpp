@@ -60,9 +60,9 @@ Record make_record(const Conversion& conversion, const std::optional<Digest>& di
   if (!conversion.plan.foreign_order.empty()) record["foreign_order"] = conversion.plan.foreign_order;
   if (digest) record["digest"] = record["source_digest"] = to_string(*digest);
   if (recognition.num_hidden_layers) record["num_hidden_layers"] = fmt::format("{}", *recognition.num_hidden_layers);
-  for (const std::string_view key : {"decoded_from", "decoded_as", "merged", "merged_as", "encoded_as", "encoder",
-                                     "encode_error", "scale_rows", "second_scales", "part", "part_options", "dtypes",
-                                     "rounded", "padded_from", "filled", "filled_from", "lora_files"})
+  for (const std::string_view key : {"decoded_from", "decoded_as", "merged", "merged_as", "merged_into", "encoded_as",
+                                     "encoder", "encode_error", "scale_rows", "second_scales", "part", "part_options",
+                                     "dtypes", "rounded", "padded_from", "filled", "filled_from", "lora_files"})
     if (const auto known = conversion.source.source->record().find(std::string(key));
         known != conversion.source.source->record().end())
       record[known->first] = known->second;

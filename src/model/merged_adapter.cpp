@@ -14,6 +14,7 @@
 #include "layout/adapter_names.hpp"
 #include "model/adapter_view.hpp"
 #include "model/laid_out_source.hpp"
+#include "model/locate_errors.hpp"
 #include "model/source_hints.hpp"
 #include "model/source_steps.hpp"
 
@@ -62,19 +63,34 @@ void check_base(const Source& adapter, const AdapterConfig& config, const std::s
        adapter.path().string(), kAdapterConfigName, config.base_class, named);
 }
 
+/// Returns what `work` returns. An error about one of the factors says in what file of the adapter that is; others are
+/// about the model.
+template <typename Work>
+auto locate_in_adapter(const Source& adapter, const Work& work) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    const auto& factors = adapter.inventory().tensors;
+    if (std::ranges::find(factors, error.tensor(), &TensorRef::name) == factors.end()) throw;
+    fail_located(error, adapter);
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> merge_programs() { return {kPrograms.begin(), kPrograms.end()}; }
 
 void merge_adapter(std::unique_ptr<Source>& source, const SourceAnswers& answers) {
   std::unique_ptr<Source> adapter = open_source(answers.merge);
-  const AdapterConfig config = adapter_config_of(*adapter);
+  const AdapterConfig config = locate_errors(*adapter, [&] { return adapter_config_of(*adapter); });
   const ModelHints hints = hints_of(*source, answers);
   const Recognition model = recognize_source(*source, hints, answers);
   check_base(*adapter, config, hints.config, model.architecture.get());
   const std::string program = answers.merge_as.empty() ? std::string(kPrograms[0]) : answers.merge_as;
-  std::vector<MergedMatrix> matrices =
-      find_factors(*source, model, *adapter, config, {program == kPrograms[1], packed_files_of(*adapter, answers)});
+  std::vector<MergedMatrix> matrices = locate_in_adapter(*adapter, [&] {
+    return find_factors(*source, model, *adapter, config,
+                        {program == kPrograms[1], packed_files_of(*adapter, answers)});
+  });
   if (matrices.empty())
     fail(ErrorCode::NotSupported, {answers.merge, {}}, "{}: has no factors to merge", answers.merge);
   // The factors are added all the same: whoever gives them means them.

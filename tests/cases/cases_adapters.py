@@ -7,7 +7,7 @@ import shutil
 import struct
 import tempfile
 
-from case import REFUSED, Case, Run, both, read_safetensors, read_tensors, reported, write_safetensors
+from case import REFUSED, TESTDATA, Case, Run, both, read_safetensors, read_tensors, reported, write_safetensors
 
 MERGE = "convert SRC OUT --merge CASE/adapter"
 SAFE = MERGE + " --merge-as peft-safe"
@@ -103,9 +103,15 @@ def write_adapter(made: pathlib.Path, model: pathlib.Path, base_class: str, fron
         "auto_mapping": {"base_model_class": base_class}}))
 
 
-def of_language_model(base_class: str):
+def of_language_model(base_class: str, others: str = "lm_head"):
     """Puts beside a multimodal model an adapter of the language model in it."""
-    return lambda source: write_adapter(source.parent / "adapter", source, base_class, "language_model.")
+    return lambda source: write_adapter(source.parent / "adapter", source, base_class, "language_model.", others)
+
+
+def of_decoded(name: str):
+    """Puts beside a quantized model an adapter of what it decodes to."""
+    decoded = TESTDATA / "quantized" / name / "decoded.safetensors"
+    return lambda source: write_adapter(source.parent / "adapter", decoded, "Qwen3MoeForCausalLM")
 
 
 def refused(name: str, change, says: str, note: str, status=3) -> Case:
@@ -589,6 +595,12 @@ CASES = [
       for base_class in ("DeepseekV3ForCausalLM", "KimiK2ForCausalLM")],
     Case("whole/kimi_k25", "hf", [Run(MERGE, REFUSED, says="it is for a MixtralForCausalLM, and config.json of the model says Kimi_K25")],
          change=of_language_model("MixtralForCausalLM"), note="another language model"),
+    Case("whole/kimi_k25", "hf", [Run(MERGE, REFUSED, says="an embedding: PEFT calls the factors of one lora_embedding_A")],
+         change=of_language_model("DeepseekV3ForCausalLM", r"model\.embed_tokens"), note="factors of an embedding under a linear layer's names"),
+    *[Case(f"quantized/{name}", ".", [Run(MERGE, 3, says="--decode bf16 beside --merge makes numbers of codes first.*not-supported"),
+                                     Run(MERGE + " --decode bf16", says="is merged")],
+           change=of_decoded(name), note="merged into codes")
+      for name in ("nvfp4_modelopt", "fp8_block128")],
     # Merged twice, and an adapter by itself.
     adapter("qwen3_packed_peft021", Run(MERGE), Run("convert OUT OUT2 --merge CASE/adapter", says="warning: .*'adapter' is merged already"),
             Run("convert CASE/adapter OUT2 --to megatron", REFUSED, says="adapter"), note="twice"),
@@ -604,7 +616,8 @@ CASES = [
     refused("qwen3_sep_peft018", config(alpha_pattern={"(?<=x)gate": 3}), "is not read here", "a pattern of another kind"),
     refused("qwen3_sep_peft018", lost("experts.1.up_proj.lora_B"), r"its other factor is not.*\[part-missing\]", "a lost B"),
     refused("qwen3_sep_peft018", factors(widened), r"lora_B.*\[size-mismatch\]", "another width"),
-    refused("qwen3_packed_peft021", factors(widened), r"lora_B.*\[size-mismatch\]", "another width"),
+    refused("qwen3_packed_peft021", factors(widened), r"/adapter/adapter_model.safetensors: byte \d+: .*lora_B.*\[size-mismatch\]",
+            "another width"),
     refused("qwen3_sep_peft018", renamed("layers.1.", "layers.7."), r"which the model does not have.*\[unknown-tensor\]",
             "another model", 4),
     refused("qwen3_packed_peft021", renamed("layers.1.", "layers.7."), r"the model has none there.*\[unknown-tensor\]", "another model", 4),
@@ -614,6 +627,11 @@ CASES = [
     # Some modules only, a start that changes nothing, other fields of PEFT.
     adapter("qwen3_sep_peft018", Run(MERGE, says="is merged"), Run("verify SRC OUT --merge CASE/adapter"),
             change=lost("experts.1.up_proj.lora"), note="some experts"),
+    *[adapter("qwen3_sep_peft018", Run(MERGE, says=r"warning: .*in layers_to_transform .* does not name (12|24) of the .*'model\.layers\.1\."),
+              change=config(layers_to_transform=layers, **more), note=f"layers_to_transform {layers} {more}")
+      for layers, more in ((0, {}), ([0], {}), ([0, 7], {"layers_pattern": "layers"}))],
+    *[adapter("qwen3_sep_peft018", Run(MERGE, never_says="layers_to_transform"), change=config(layers_to_transform=layers),
+              note=f"layers_to_transform {layers}") for layers in ([], None, [1, 0])],
     adapter("qwen3_packed_peft021", Run(MERGE), Run("verify SRC OUT --merge CASE/adapter"),
             change=both(lost("experts.base_layer"), config(target_parameters=["mlp.experts.down_proj"])), note="down alone"),
     adapter("qwen3_sep_peft018", Run(MERGE, truth="merged_default.safetensors", some=True),
