@@ -31,7 +31,7 @@ namespace {
 std::string_view placeholder(std::string_view option) {
   // Options that have one value with which the conversion goes on.
   constexpr std::pair<std::string_view, std::string_view> kValues[] = {
-      {"--resume", ""},         {"--grow-rank", ""},   {"--allow-narrowing", ""},
+      {"--resume", ""},         {"--grow-rank", ""},   {"--allow-narrowing", ""}, {"--consume-source", ""},
       {"--optimizer", " drop"}, {"--decode", " bf16"}, {"--unknown", " keep"}};
   for (const auto& [name, value] : kValues)
     if (name == option) return value;

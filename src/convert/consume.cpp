@@ -224,6 +224,13 @@ SourceWatch::SourceWatch(const fs::path& input, const fs::path& output, const Co
   lock_ = std::unique_lock(watch_mutex());
   files_ = std::make_unique<ConsumedFiles>(input);
   if (kept) files_->load(*kept);
+  if (files_->has_removed() && !options.consume_source)
+    throw Error(ErrorCode::ResumeMismatch,
+                fmt::format("{}: was begun with --consume-source, and files of {} are gone; the same command with it "
+                            "goes on",
+                            output.string(), input.string()),
+                output.string())
+        .with_missing_options({"--consume-source"});
   scope_.emplace(*files_);
 }
 
@@ -264,6 +271,25 @@ DiskRoom consuming_room(const Conversion& conversion) {
   // An estimate that is too low would be found out only after files of the source were removed.
   room.least = room.needed;
   return room;
+}
+
+std::string ways_to_room(const Conversion& conversion) {
+  std::string text(kMakeRoom);
+  const ConvertOptions& options = conversion.options;
+  // A single file goes when all of the output is written.
+  const std::vector<OpenedFile>& files = files_of(conversion);
+  const bool is_remote = conversion.input.string().find("://") != std::string::npos;
+  if (options.consume_source || options.part.of > 0 || is_remote || files.size() < 2) return text;
+  const fs::path output = directory_of(output_name(conversion.output));
+  try {
+    check_consuming_options(conversion.input, options, 1);
+    check_nothing_lost(conversion);
+    for (const OpenedFile& file : files)
+      if (!is_on_same_filesystem(directory_of(file.path), output)) return text;
+  } catch (const Error&) {
+    return text;
+  }
+  return text + ", or let --consume-source remove SRC's files while DST grows";
 }
 
 std::string wasted_consuming(const Conversion& conversion) {

@@ -41,6 +41,9 @@ void check_consumable(const Conversion& conversion);
 /// The room that the output needs while files of the source go, at the most.
 DiskRoom consuming_room(const Conversion& conversion);
 
+/// What makes room for the output, as the end of a sentence: --consume-source is named where it would.
+std::string ways_to_room(const Conversion& conversion);
+
 /// Says where --consume-source takes no less room than a run without it would; empty elsewhere.
 std::string wasted_consuming(const Conversion& conversion);
 

@@ -200,7 +200,14 @@ ConversionPlan plan_conversion(const std::filesystem::path& source, const std::f
   planned.device = conversion.backend->name();
   planned.bytes_cloned = bytes_to_clone(conversion);
   planned.bytes_written = conversion.plan.bytes - planned.bytes_cloned;
-  if (options.resume && options.part.of == 0) tell_of_earlier_run(conversion, planned.bytes_cloned);
+  const bool is_there = options.resume && !options.overwrite && may_be_complete(conversion);
+  if (is_there)
+    tell_note(run,
+              "{} is there already, with the layout and the files of this run: `convert --resume` reads it and {}, and "
+              "ends where both hold the same model",
+              output.string(), source.string());
+  else if (options.resume && options.part.of == 0)
+    tell_of_earlier_run(conversion, planned.bytes_cloned);
   ExecuteOptions execution;
   execution.jobs = jobs_of(run);
   execution.memory_bytes = run.memory_bytes;
@@ -213,7 +220,7 @@ ConversionPlan plan_conversion(const std::filesystem::path& source, const std::f
   // A run that is resumed has some of it already.
   const bool has_some = given.resume || name_taken(partial_of(output_name(output)));
   if (!has_some && !room.is_enough())
-    planned.disk_refusal = fmt::format("{}: {}; {}", output.string(), to_text(room), kMakeRoom);
+    planned.disk_refusal = fmt::format("{}: {}; {}", output.string(), to_text(room), ways_to_room(conversion));
   // The probe reads all files of the source, and an earlier run may have removed some.
   const bool is_whole = conversion.consumed == nullptr || !conversion.consumed->has_removed();
   if (const auto rate = is_whole ? probe(conversion) : std::nullopt; rate && rate->bytes > 0)

@@ -1,5 +1,10 @@
 #include "convert/parts.hpp"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <span>
+
 #include "convert/check_output.hpp"
 #include "convert/passes.hpp"
 #include "convert/staging.hpp"
@@ -53,8 +58,15 @@ std::string name_of(const ConvertOptions& options) {
   return fmt::format("part {}/{}", options.part.number, options.part.of);
 }
 
-/// Makes the share of this part. Returns how many parts are not done yet.
-i64 make_part(const Conversion& conversion, const ExpectedOutput& expected) {
+/// "2, 3"; of many the first few.
+std::string few_text(const std::vector<i64>& numbers) {
+  constexpr std::size_t kFew = 8;
+  const auto shown = std::span(numbers).first(std::min(kFew, numbers.size()));
+  return fmt::format("{}{}", fmt::join(shown, ", "), shown.size() < numbers.size() ? ", ..." : "");
+}
+
+/// Makes the share of this part. Returns the numbers of those that are not done yet.
+std::vector<i64> make_part(const Conversion& conversion, const ExpectedOutput& expected) {
   const auto alone = make_single_rank();
   const ClonePlan clones;
   const i64 number = conversion.options.part.number, of = conversion.options.part.of;
@@ -70,8 +82,9 @@ i64 make_part(const Conversion& conversion, const ExpectedOutput& expected) {
   } catch (...) {
     staging.end_failed_pass();
   }
-  i64 left = 0;
-  for (i64 other = 1; other <= of; ++other) left += sink.part_sums(other) ? 0 : 1;
+  std::vector<i64> left;
+  for (i64 other = 1; other <= of; ++other)
+    if (!sink.part_sums(other)) left.push_back(other);
   return left;
 }
 
@@ -122,10 +135,11 @@ Converted run_part(const Conversion& conversion) {
   const ConvertOptions& options = conversion.options;
   const std::string name = name_of(options), output = conversion.output.string();
   const ExpectedOutput expected(conversion, false);
-  if (const i64 left = make_part(conversion, expected); left > 0)
-    return pending(conversion, fmt::format("{} of {} is done; {} of {} parts {} not done yet, and the last one "
+  if (const std::vector<i64> left = make_part(conversion, expected); !left.empty())
+    return pending(conversion, fmt::format("{} of {} is done; {} of {} parts {} not done yet ({}), and the last one "
                                            "finishes it",
-                                           name, output, left, options.part.of, left == 1 ? "is" : "are"));
+                                           name, output, left.size(), options.part.of, left.size() == 1 ? "is" : "are",
+                                           few_text(left)));
   try {
     return commit_parts(conversion, expected);
   } catch (const Error& error) {

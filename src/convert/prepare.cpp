@@ -60,7 +60,7 @@ Plan make_proved_plan(const Conversion& conversion) {
                           (!model.is_adapter && !source.info().laid_out_from.empty()) ||
                           (options.from.decode && !stale_quantization(source, options.from).empty());
   Plan plan = locate_errors(source, [&] {
-    return name_saved_arguments(conversion.source.hints, [&] {
+    return name_configuration(conversion.source.hints, [&] {
       return make_plan(source.inventory(), conversion.source.recognition,
                        {conversion.target.to, conversion.target.former, options.max_shard_bytes,
                         options.force || reads_anew, conversion.target.format != source.format()});
@@ -163,9 +163,8 @@ void open_ends(Conversion& conversion, const SourceOpener& open) {
     conversion.adapter = open_checkpoint(open(), logical);
   }
   conversion.target = locate_errors(*conversion.source.source, [&] {
-    return name_saved_arguments(conversion.source.hints, [&] {
-      return resolve_target(conversion.output, conversion.options, conversion.source);
-    });
+    return name_configuration(conversion.source.hints,
+                              [&] { return resolve_target(conversion.output, conversion.options, conversion.source); });
   });
   refine_source(conversion, open, answers);
   share_source_scales(conversion);

@@ -47,7 +47,7 @@ std::string ask_room(const Conversion& conversion, const ClonePlan& clones) {
   }
   if (!room->is_enough() && room->filesystem.is_in_memory() && conversion.options.part.of == 0)
     fail(ErrorCode::NoSpace, {conversion.output.string(), {}}, "{}: {}; {}", conversion.output.string(), to_text(*room),
-         kMakeRoom);
+         ways_to_room(conversion));
   return fmt::format(". When this run began, {}", to_text(*room));
 }
 

@@ -185,7 +185,7 @@ consume_twice() {
 # A source of which some is gone says where that is, while the run works and after it has stopped.
 consume_half() {
   local work=(--decode f32 --experts keep) at=$WORK/consume_half source=$WORK/consume_half/source
-  local note=glu_ckpt.journal.owner pid command files
+  local note=glu_ckpt.journal.owner pid command files before
   mkdir -p "$at"
   cp -rL "$TESTDATA/quantized/fp8_block128" "$at/whole" && rm "$at/whole/decoded.safetensors"
   "$PROGRAM" convert "$at/whole" "$source" --experts keep --max-shard-size 60KB -q --force 2>/dev/null ||
@@ -216,6 +216,12 @@ consume_half() {
   mv "$at/index.json" "$source/model.safetensors.index.json"
   status "plan of the run that goes on" 0 plan "$source" "$at/one" "${work[@]}" --consume-source --resume
   check "plan says what is done: $ERR" has "$ERR" "note: --resume: an earlier run wrote "
+  before=$(tree_sum "$at")
+  for command in plan convert; do
+    status "$command without --consume-source" 4 $command "$source" "$at/one" "${work[@]}" --resume
+    says "$command without --consume-source" "was begun with --consume-source" "[resume-mismatch]" "  glu-ckpt $command $source $at/one ${work[*]} --resume --consume-source"
+  done
+  check "nothing changes without --consume-source" [ "$(tree_sum "$at")" == "$before" ]
   "$PROGRAM" convert "$source" "$at/one" "${work[@]}" --consume-source --resume -q 2>"$WORK/.err"
   check "the stopped run goes on: $(cat "$WORK/.err")" [ $? == 0 ]
   check "the same bytes" [ "$(tree_sum "$at/one")" == "$(tree_sum "$at/reference")" ]

@@ -221,9 +221,19 @@ full_disk() {
   check "$name: nothing, or a journal" [ ! -e "$out.partial" -o -f "$out.partial/glu_ckpt.journal" ]
   run_fault "$out" --resume
   check "$name: resumed without room: exit 5, got $GOT: ${ERR:0:300}" [ "$GOT" == 5 ]
+  check "$name: another disk's source would free nothing: $ERR" [ "${ERR/--consume-source/}" == "$ERR" ]
   rm "$at/filler"
   resumes "$name" "$out"
   status "$name: plan with room" 0 plan "$FAULT_SRC" "$out.other" "${FAULT_TO[@]}"
+  # A source of several files on the same disk makes room, where nothing of it would be lost.
+  cp -rL "$TESTDATA/hf/qwen3_moe" "$at/src"
+  free=$(df -Pk "$at" | awk 'END { print $4 }')
+  head -c $(((free - 200) * 1024)) /dev/zero >"$at/filler"
+  status "$name: a source on the same disk" 5 plan "$at/src" "$at/no" --experts grouped
+  check "$name: a source on the same disk: $ERR" has "$ERR" "or let --consume-source remove SRC's files while DST grows"
+  status "$name: a part of it" 5 plan "$at/src" "$at/no" --experts grouped --layers 0
+  check "$name: a part of it: $ERR" [ "${ERR/--consume-source/}" == "$ERR" ]
+  rm -r "$at/filler" "$at/src"
   # Less and less room: it may give out at any step.
   rm -rf "$out"
   local room used

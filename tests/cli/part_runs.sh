@@ -18,7 +18,7 @@ part_run() {
 
 part_refusals() {
   local src=$TESTDATA/hf/qwen3_moe dst=$WORK/parted
-  part_run 0 "part 1/3 of $dst is done; 2 of 3 parts are not done yet" "$src" "$dst" --experts grouped --part 1/3
+  part_run 0 "part 1/3 of $dst is done; 2 of 3 parts are not done yet (2, 3)" "$src" "$dst" --experts grouped --part 1/3
   check "no DST yet" absent "$dst"
   part_run 4 "was begun in 3 parts, and this run is one of 2 parts; the same command with --part I/3, for each I that is not done, goes on with it" "$src" "$dst" --experts grouped --part 2/2
   part_run 4 "had '--experts grouped', and this one has '--experts grouped --max-shard-size 100000'" "$src" "$dst" --experts grouped --max-shard-size 100KB --part 2/3
@@ -29,8 +29,8 @@ part_refusals() {
   part_run 2 "exclude" "$src" "$dst" --experts grouped --part 2/3 --overwrite
   part_run 2 "exclude" "$src" "$dst" --experts grouped --part 2/3 --consume-source
   status "plan of a part that goes on" 0 plan "$src" "$dst" --experts grouped --part 2/3
-  part_run 0 "1 of 3 parts is not done yet" "$src" "$dst" --experts grouped --part 2/3
-  part_run 0 "1 of 3 parts is not done yet" "$src" "$dst" --experts grouped --part 1/3
+  part_run 0 "1 of 3 parts is not done yet (3)" "$src" "$dst" --experts grouped --part 2/3
+  part_run 0 "1 of 3 parts is not done yet (3), and the last one finishes it" "$src" "$dst" --experts grouped --part 1/3
   part_run 0 "" "$src" "$dst" --experts grouped --part 3/3
   check "DST is there" [ -f "$dst/glu_ckpt.json" ]
   check "no DST.partial" absent "$dst.partial"

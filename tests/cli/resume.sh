@@ -34,6 +34,9 @@ resume_complete() {
   check "complete: both sides were read" [ "$(json_get 'v["verified"], v["bytes_written"]')" == "('digest', 0)" ]
   status "complete: resumed, as text" 0 convert "$FAULT_SRC" "$out" "${to[@]}" --resume
   check "complete: up to date" has "$OUT" "up to date"
+  status "complete: planned" 0 plan "$FAULT_SRC" "$out" "${to[@]}" --resume
+  check "complete: plan says so: $ERR" has "$ERR" "$out is there already, with the layout and the files of this run"
+  status "complete: planned, another order" 4 plan "$FAULT_SRC" "$out" "${to[@]/interleaved:32/contiguous}" --resume
   cp "$out/config.json" "$WORK/config"
   : >"$out/config.json"
   status "complete: an emptied config.json" 4 convert "$FAULT_SRC" "$out" "${to[@]}" --resume -q
