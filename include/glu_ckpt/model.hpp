@@ -2,6 +2,7 @@
 /// A checkpoint together with what was recognized in it: how every other call sees a path.
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -115,7 +116,7 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& answe
 struct ListedTensor {
   /// Index into the inventory.
   std::size_t tensor = 0;
-  /// "layer 3 routed experts 0-63 gate and up weight", "copy of head"; empty for what no map knows.
+  /// "layer 3 routed experts 0-63 gate and up weight", "copy of head", "vision"; empty for what no map knows.
   std::string matrix;
 };
 
@@ -132,6 +133,8 @@ struct LayerContent {
   i64 expert_bytes = 0;
   i64 shared_bytes = 0;
   i64 other_bytes = 0;
+  /// What sees, hears or talks beside a language model, by part ("vision"). It counts in other_bytes, too.
+  std::map<std::string, i64> beside_bytes = {};
 };
 std::vector<LayerContent> layer_contents(const Inspection& inspection);
 

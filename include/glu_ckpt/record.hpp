@@ -57,6 +57,8 @@ struct ModelHints {
   std::optional<i64> scale_rows = std::nullopt;
   /// `config` was made from `trained`, and nobody has it as a file.
   bool config_is_made = false;
+  /// The file that was named as the model's config.json, which may be that of another model; empty where none was.
+  std::string named_config = {};
   /// The end of a sentence that says why no configuration was made from them, and the options that would say what is
   /// missing; empty where nobody tried, or it was made.
   std::string no_config = {};

@@ -56,6 +56,7 @@ class LayerContent(TypedDict):
     expert_bytes: int
     shared_bytes: int
     other_bytes: int
+    beside_bytes: dict[str, int]
 
 
 class ListedTensor(TypedDict):

@@ -75,4 +75,11 @@ std::string_view own_name(std::string_view name) {
   return name;
 }
 
+const BesidePart* beside_part(const Family& family, std::string_view own_name) {
+  for (const Wrapper& wrapper : family.wrappers)
+    for (const BesidePart& part : wrapper.beside)
+      if (own_name.starts_with(part.root)) return &part;
+  return nullptr;
+}
+
 }  // namespace glu_ckpt

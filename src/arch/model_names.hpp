@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "families/family.hpp"
 #include "glu_ckpt/layout.hpp"
 
 namespace glu_ckpt {
@@ -24,5 +25,9 @@ const std::string& model_name(const Inventory& inventory, const Recognition& rec
 std::string travelling_name(std::string_view name, std::string_view from, std::string_view to);
 /// The tensor's own name, wherever it travelled to.
 std::string_view own_name(std::string_view name);
+
+/// The part of a multimodal model of the family, beside its language model, that holds the tensor of that own name;
+/// null where none does.
+const BesidePart* beside_part(const Family& family, std::string_view own_name);
 
 }  // namespace glu_ckpt

@@ -8,7 +8,9 @@
 #include <set>
 #include <string_view>
 
+#include "arch/model_names.hpp"
 #include "core/compare_names.hpp"
+#include "families/architecture.hpp"
 #include "glu_ckpt/model.hpp"
 #include "layout/neighbour_layers.hpp"
 #include "layout/placement.hpp"
@@ -82,6 +84,15 @@ std::map<std::size_t, HeldMatrices> held_by_tensor(const Recognition& recognitio
   return by_tensor;
 }
 
+/// "vision" of what sees beside a language model; empty for other tensors.
+std::string beside_word(const Recognition& recognition, std::string_view name) {
+  if (recognition.architecture == nullptr) return {};
+  const BesidePart* const part = beside_part(*recognition.architecture->family, own_name(name));
+  if (part == nullptr) return {};
+  const std::string_view section = part->section.substr(part->section.rfind('.') + 1);
+  return std::string(section.substr(0, section.find("_config")));
+}
+
 i64 bytes_of_matrix(const Matrix& matrix) { return matrix.rows * matrix.cols * matrix.element_bytes; }
 
 }  // namespace
@@ -95,6 +106,9 @@ std::vector<ListedTensor> list_tensors(const Inspection& inspection, const std::
       listed.at(tensor).matrix = held_text(held);
     for (const TensorCopy& copy : inspection.recognition->copies)
       listed.at(copy.tensor).matrix = fmt::format("copy of {}", to_string(copy.of));
+    for (const std::size_t other : inspection.recognition->others)
+      if (std::string& matrix = listed.at(other).matrix; matrix.empty())
+        matrix = beside_word(*inspection.recognition, tensors[other].name);
   }
   if (!pattern.empty())
     std::erase_if(listed, [&](const ListedTensor& one) {
@@ -135,6 +149,8 @@ std::vector<LayerContent> layer_contents(const Inspection& inspection) {
     LayerContent& layer = layer_of(neighbours.of(tensor.name));
     const bool is_routed = recognition.is_adapter && tensor.name.find(".experts.") != tensor.name.npos;
     (is_routed ? layer.expert_bytes : layer.other_bytes) += tensor.bytes;
+    if (const std::string part = beside_word(recognition, tensor.name); !part.empty())
+      layer.beside_bytes[part] += tensor.bytes;
   }
   std::stable_sort(layers.begin(), layers.end(), [](const LayerContent& a, const LayerContent& b) {
     if (a.layer.empty() != b.layer.empty()) return b.layer.empty();

@@ -154,7 +154,7 @@ JudgedSource judge_source(const Source& source, const SourceAnswers& answers) {
   judged.hints = hints_of(source, answers);
   try {
     judged.model = locate_errors(source, [&] {
-      return name_saved_arguments(judged.hints, [&] {
+      return name_configuration(judged.hints, [&] {
         check_config_ranges(judged.hints.config);
         return recognize_source(source, judged.hints, answers);
       });

@@ -127,7 +127,7 @@ std::vector<std::string> run_flaw_texts(const Source& source, const ModelHints& 
   return nearest;
 }
 
-Error with_saved_arguments(const Error& error, const ModelHints& hints) {
+Error with_configuration(const Error& error, const ModelHints& hints) {
   constexpr ErrorCode kOfConfigs[] = {ErrorCode::ConfigJson,    ErrorCode::ModelShape,  ErrorCode::ModelIncomplete,
                                       ErrorCode::ExpertMissing, ErrorCode::ExpertExtra, ErrorCode::ExpertShape,
                                       ErrorCode::LayerMissing,  ErrorCode::NoMap,       ErrorCode::UnknownTensor,
@@ -137,8 +137,12 @@ Error with_saved_arguments(const Error& error, const ModelHints& hints) {
   const std::size_t at = text.find(kConfig);
   // The way out of a refusal names one, too.
   const bool is_way_out = error.code() == ErrorCode::NoMap && text.find("config.json: ") == text.npos;
-  if (!hints.config_is_made || is_way_out || std::ranges::find(kOfConfigs, error.code()) == std::end(kOfConfigs))
-    return error;
+  const bool is_of_config = std::ranges::find(kOfConfigs, error.code()) != std::end(kOfConfigs);
+  if (is_of_config && !is_way_out && !hints.named_config.empty() && text.find(hints.named_config) == text.npos)
+    return Error(error.code(), fmt::format("{}. Is {} the config.json of this model?", text, hints.named_config),
+                 error.file(), error.tensor())
+        .with_missing_options(error.missing_options());
+  if (!hints.config_is_made || is_way_out || !is_of_config) return error;
   if (at == text.npos && error.code() == ErrorCode::CopyDiffers) return error;
   if (at == text.npos) {
     text += fmt::format(". Which tensors there are is said by the saved arguments ({})",

@@ -32,16 +32,16 @@ std::vector<std::string> listed_order_texts(const Source& source, const ModelHin
 std::vector<std::string> run_flaw_texts(const Source& source, const ModelHints& hints);
 
 /// An error about a config.json that was made from arguments, of which the user has the arguments alone: it says so and
-/// names them. Others stay as they are.
-Error with_saved_arguments(const Error& error, const ModelHints& hints);
+/// names them. Where a config.json was named, it asks whether that is the right one. Others stay as they are.
+Error with_configuration(const Error& error, const ModelHints& hints);
 
 /// Returns what `work` returns, which judges a model by the hints.
 template <typename Work>
-auto name_saved_arguments(const ModelHints& hints, const Work& work) {
+auto name_configuration(const ModelHints& hints, const Work& work) {
   try {
     return work();
   } catch (const Error& error) {
-    throw with_saved_arguments(error, hints);
+    throw with_configuration(error, hints);
   }
 }
 

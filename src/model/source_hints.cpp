@@ -44,7 +44,9 @@ ModelHints config_hints(const Source& source, const SourceAnswers& answers) {
   std::string text = read_small_file(answers.config_file, kMaxNamedConfigBytes, ErrorCode::ConfigJson);
   // It is that of the model that is stored.
   if (source.info().config_edit) text = source.info().config_edit(text);
-  return with_trained(parse_config(text, answers.config_file));
+  ModelHints hints = with_trained(parse_config(text, answers.config_file));
+  hints.named_config = answers.config_file;
+  return hints;
 }
 
 /// Makes the hints from a trainer's arguments where nothing else says what model it is.

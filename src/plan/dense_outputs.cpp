@@ -261,13 +261,11 @@ class DenseWriter {
   /// What sees beside a language model is no stranger, but no trainer's model has a place for it.
   std::string words_about_unknown(std::string_view name) const {
     constexpr std::string_view kKeep = "--unknown keep lets it travel beside the model, and come back";
-    for (const Wrapper& wrapper : architecture_.family->wrappers)
-      for (const BesidePart& part : wrapper.beside)
-        if (name.starts_with(part.root))
-          return fmt::format(
-              "is a part of what sees, hears or talks in a {} ('{}*'), and the target takes the language "
-              "model alone; {}; --drop vision leaves it out, and --fill-from SRC brings it back later",
-              wrapper.model_type, part.root, kKeep);
+    if (const BesidePart* const part = beside_part(*architecture_.family, name))
+      return fmt::format(
+          "is a part of what sees, hears or talks beside the language model ('{}*'), which the target takes alone; {}; "
+          "--drop vision leaves it out, and --fill-from SRC brings it back later",
+          part->root, kKeep);
     return fmt::format("is no tensor that a model of type {} is known to have{}; {}", architecture_.model_type,
                        words_about_layer(name), kKeep);
   }

@@ -62,6 +62,9 @@ BlockTarget make_target(const ExpertBlock& block, const Recognition& from, const
   // would claim one.
   const bool claims =
       is_native(*asked, block.set, target.experts, true) && fixed_glu(*asked).kind != Glu::Kind::Unknown;
+  // One block of all rows is halves, which is what names that fix those call it.
+  const bool is_halves = target.glu == Glu{Glu::Kind::Interleaved, block.intermediate_size};
+  if (is_halves && claims && fixed_glu(*asked).kind == Glu::Kind::Contiguous) target.glu = fixed_glu(*asked);
   if (block.glu.kind == Glu::Kind::Unknown && (claims || target.axes != block.axes))
     check_glu_change(block, fixed_glu(*asked));
   if (block.intermediate_size < 0 && target.experts == Experts::Grouped)

@@ -107,7 +107,7 @@ def with_another_head(source: pathlib.Path) -> None:
 def stands_beside(model: str, root: str, kind: str) -> Case:
     """No stranger: the way on is said, and both ways go on."""
     return Case(f"whole/{model}", "hf", [
-        Run("plan SRC OUT --to megatron", 4, says=rf"is a part of what sees, hears or talks in a {kind} \('{root}\*'\)"
+        Run("plan SRC OUT --to megatron", 4, says=rf"is a part of what sees, hears or talks beside the language model \('{root}\*'\)"
             r".*--unknown keep.*--drop vision.*--fill-from", never_says="known to have"),
         Run("plan SRC OUT --to megatron --unknown keep"), Run("plan SRC OUT --to megatron --drop vision"),
     ], note=f"{root} is asked about")

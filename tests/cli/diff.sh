@@ -189,6 +189,10 @@ for k in t:
     if 'layers.1' in k and ('experts.2.' in k or 'experts.5.' in k or 'experts.6.' in k): t[k][2] = b'\x80\x44' + t[k][2][2:]"
   status "diff of three experts" 1 diff "$hf" "$out.d"
   check "diff names each of few experts: $OUT" [ "$(grep -oE '^layer 1 routed expert [0-9]: 3 matrices and tensors differ' <<<"$OUT" | cut -d' ' -f5 | sort | tr -d '\n')" == "2:5:6:" ]
+  # Of what only one has no element was compared, and none is said to be equal.
+  edited_model qwen3_moe "$out.e" "t['model.layers.1.more'] = ['F32', [2], bytes(8)]"
+  status "diff of what only one has" 1 diff "$hf" "$out.e"
+  check "diff of what only one has: $OUT" grep -qE '^1 +[01] of [0-9]+ +- +- +- +- +-  1 in only one$' <<<"$OUT"
   status "diff -q" 1 diff "$hf" "$out.b" -q
   if [[ $OUT != *$'\n'* && $OUT == "different: 1 of "*" matrices and tensors differ"* ]]; then pass; else bad "diff -q is one line: $OUT"; fi
   check "diff -q tells nothing beside it" [ -z "$ERR" ]

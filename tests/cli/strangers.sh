@@ -283,5 +283,35 @@ LINES
   status "one shard" 3 plan "$shard" "$no" --to megatron
   check "is said to be one: $ERR" has "$ERR" ". $shard: is one of 2 shards by its name"
   status "inspect of one" 0 inspect "$shard" && check "the reason: $OUT" has "$OUT" "loads in    nothing as it is: $shard: is one of 2 shards"
+  status "merged" 0 convert "$WORK/adapters/adapter_qwen3_sep_peft018/base" "$no" --merge "$WORK/adapters/adapter_qwen3_sep_peft018/adapter" -q
+  check "the record has the model" grep -q "\"merged_into\": \"$WORK/adapters/adapter_qwen3_sep_peft018/base\"" "$no/glu_ckpt.json"
+  rm -r "$no"
+  status "another model's config.json" 3 plan "$TESTDATA/megatron/homogeneous" "$no" --to hf --from-config "$TESTDATA/hf/mixtral" --from-shared-glu contiguous --optimizer drop
+  check "is asked for: $ERR" has "$ERR" "Is $TESTDATA/hf/mixtral/config.json the config.json of this model?"
+  # One block of all rows is gate, then up.
+  status "blocks of all rows" 0 convert "$hf" "$no" --experts grouped --glu interleaved:$(json_width "$hf")
+  check "are what the hub's names have: $OUT" has "$OUT" "to          hf:qwen3_moe, grouped (one tensor for all experts), contiguous"
+  check "is no foreign order: $ERR" [ "${ERR/cannot see the difference/}" == "$ERR" ]
+  rm -r "$no"
   rm -rf "$WORK/adapters"
+}
+
+# json_width DIRECTORY: the width of experts that config.json says.
+json_width() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1] + "/config.json"))["moe_intermediate_size"])' "$1"; }
+
+# A model that sees says so.
+stranger_sees() {
+  local out=$WORK/sees
+  status "what sees" 0 inspect "$TESTDATA/whole/glm4v_moe/hf"
+  check "what sees: $OUT" grep -qE '^beside      the language model: vision [0-9.]+ kB, in the rest; --drop vision leaves it out$' <<<"$OUT"
+  status "what hears, too" 0 inspect "$TESTDATA/whole/qwen3_omni_moe/hf"
+  check "what hears, too: $OUT" grep -qE '^beside      the language model: audio [0-9.]+ kB, code2wav [0-9]+ B, talker [0-9.]+ kB, vision [0-9.]+ kB' <<<"$OUT"
+  status "as JSON" 0 inspect "$TESTDATA/whole/qwen3_omni_moe/hf" --json
+  check "as JSON" [ "$(json_get 'sorted(v["layers"][-1]["beside_bytes"]), v["layers"][0]["beside_bytes"], sum(v["layers"][-1]["beside_bytes"].values()) < v["layers"][-1]["other_bytes"]')" == "(['audio', 'code2wav', 'talker', 'vision'], {}, True)" ]
+  status "its tensors" 0 inspect "$TESTDATA/whole/glm4v_moe/hf" --tensors vision
+  check "its tensors: $OUT" [ "$(grep -c ' vision$' <<<"$OUT")" == "$(grep -c '^model.visual' <<<"$OUT")" ]
+  status "of a trainer's" 0 convert "$TESTDATA/whole/glm4v_moe/hf" "$out" --to megatron --unknown keep -q
+  status "of a trainer's" 0 inspect "$out" && check "of a trainer's: $OUT" has "$OUT" "beside      the language model: vision"
+  status "without" 0 inspect "$TESTDATA/whole/qwen3_moe/hf" && check "without: $OUT" [ "${OUT/beside/}" == "$OUT" ]
+  rm -rf "$out"
 }

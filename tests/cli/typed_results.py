@@ -24,6 +24,12 @@ def faults(value, wanted, where):
             return
         for index, item in enumerate(value):
             yield from faults(item, typing.get_args(wanted)[0], f"{where}[{index}]")
+    elif origin is dict:
+        if not isinstance(value, dict):
+            yield f"{where}: {value!r} is no dict"
+            return
+        for key, item in value.items():
+            yield from faults(item, typing.get_args(wanted)[1], f"{where}[{key!r}]")
     elif typing.is_typeddict(wanted):
         if not isinstance(value, dict):
             yield f"{where}: {value!r} is no dict"

@@ -73,7 +73,10 @@ void write_layer_contents(JsonWriter& json, const std::vector<LayerContent>& lay
     json.begin_object();
     write_layer(json, layer.layer);
     json.field("num_experts", layer.num_experts).field("expert_bytes", layer.expert_bytes);
-    json.field("shared_bytes", layer.shared_bytes).field("other_bytes", layer.other_bytes).end_object();
+    json.field("shared_bytes", layer.shared_bytes).field("other_bytes", layer.other_bytes);
+    json.key("beside_bytes").begin_object();
+    for (const auto& [part, bytes] : layer.beside_bytes) json.field(part, bytes);
+    json.end_object().end_object();
   }
   json.end_array();
 }

@@ -96,10 +96,12 @@ std::string layer_text(const LayerDiff& layer) {
   const double percent =
       layer.elements > 0 ? 100.0 * static_cast<double>(layer.differing_elements) / static_cast<double>(layer.elements)
                          : 0.0;
+  // What differs in its dtype or shape, or is in only one, has no elements to compare.
+  const bool is_compared = layer.differing_elements > 0 || layer.differing == 0;
   std::string text = fmt::format("{:<12}{:<16}{:<22}", layer_name(layer.layer),
                                  fmt::format("{} of {}", layer.differing, layer.tensors),
-                                 fmt::format("{} ({:.3g}%)", layer.differing_elements, percent));
-  if (layer.changed.elements > 0)
+                                 is_compared ? fmt::format("{} ({:.3g}%)", layer.differing_elements, percent) : "-");
+  if (is_compared && layer.changed.elements > 0)
     text += fmt::format("{:<10.3g}{:<10.3g}{:<10.3g}{}", layer.numbers.max_abs, layer.numbers.rms(),
                         layer.changed.relative_norm(), cosine_text(layer.changed));
   else

@@ -218,6 +218,18 @@ std::string origin_text(const Record& record, const Totals& sums) {
   return text;
 }
 
+/// Says what sees, hears or talks beside a language model. Its bytes are among those of no layer.
+std::string beside_text(const std::vector<LayerContent>& layers) {
+  std::map<std::string, i64> bytes;
+  for (const LayerContent& layer : layers)
+    for (const auto& [part, of_layer] : layer.beside_bytes) bytes[part] += of_layer;
+  std::vector<std::string> parts;
+  for (const auto& [part, of_part] : bytes) parts.push_back(fmt::format("{} {}", part, size_text(of_part)));
+  return parts.empty() ? ""
+                       : fmt::format("beside      the language model: {}, in the rest; --drop vision leaves it out\n",
+                                     fmt::join(parts, ", "));
+}
+
 }  // namespace
 
 std::string inspection_text(const Inspection& inspection) {
@@ -256,6 +268,7 @@ std::string inspection_text(const Inspection& inspection) {
                                return content.layer.starts_with("mtp");
                              }));
   text += layers_text(layers);
+  text += beside_text(layers);
   if (inspection.recognition) text += loads_in_text(inspection.loads_in);
   for (const std::string& problem : inspection.problems) text += fmt::format("problem     {}\n", printable(problem));
   return text;
