@@ -140,6 +140,8 @@ struct CheckpointInfo {
   std::vector<std::size_t> decoded_weights;
   /// How many tensors are presented re-encoded: weights in other codes or scales than on disk.
   i64 recast_tensors = 0;
+  /// How many weights are presented as codes that --encode makes.
+  i64 encoded_weights = 0;
   /// The tensors that another checkpoint gave, as --fill-from asked, and where they are from: a phrase for each.
   std::vector<std::string> filled;
   /// The layout in which the files have the model, where it is presented in another one: `naming`, `experts`, `glu` and

@@ -61,6 +61,8 @@ struct ConvertOptions {
   /// Write glu_ckpt.sha256 beside the output's files: the SHA-256 of each, as `sha256sum -c` checks it. For
   /// directories.
   bool sha256_manifest = false;
+  /// Take the source's tensors as they are where its record has the digest of others: they were changed on purpose.
+  bool accept_changes = false;
   /// Convert although the source has that layout already.
   bool force = false;
   /// Replace the output, if it is a checkpoint; the old one goes only when the new one is complete.

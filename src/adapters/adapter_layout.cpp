@@ -7,6 +7,7 @@
 
 #include "adapters/logical_adapter.hpp"
 #include "core/fail.hpp"
+#include "layout/adapter_names.hpp"
 #include "layout/key_pattern.hpp"
 #include "layout/placement.hpp"
 
@@ -108,7 +109,7 @@ class AdapterLayer {
         .parts = std::move(parts_a);
     add_tensor(fmt::format("{}{}.lora_B{}", kAdaptedModel, module, kWeightEnd), alone.dtype_b, {factors.outputs, rank})
         .parts = std::move(parts_b);
-    if (magnitudes) add_whole(fmt::format("{}{}.lora_magnitude_vector", kAdaptedModel, module), *magnitudes);
+    if (magnitudes) add_whole(fmt::format("{}{}{}", kAdaptedModel, module, kMagnitudes), *magnitudes);
     laid_.modules.push_back({module, false, factors.ranks(), alpha});
   }
 

@@ -10,6 +10,7 @@
 
 #include "core/fail.hpp"
 #include "core/float_rows.hpp"
+#include "layout/adapter_names.hpp"
 
 namespace glu_ckpt {
 namespace {
@@ -116,7 +117,7 @@ class FactorReader {
       if (name.starts_with(kAdaptedModel)) name.erase(0, kAdaptedModel.size());
       (void)cut_end(name, ".weight");
       (void)cut_end(name, ".default");
-      if (cut_end(name, ".lora_magnitude_vector")) {
+      if (cut_end(name, kMagnitudes)) {
         put(pairs_[name].magnitudes, i);
         continue;
       }

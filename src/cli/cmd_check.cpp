@@ -25,21 +25,28 @@ std::string_view outcome_word(const CheckedCheckpoint& found, bool ok) {
   return ok ? "ok" : "not all compared";
 }
 
+/// The files of both lists, one of a name: what glu_ckpt.sha256 says where nothing else says something of it, or where
+/// it finds a fault.
+std::vector<CheckedFile> in_one_list(const CheckedCheckpoint& found) {
+  std::vector<CheckedFile> files = found.files;
+  for (const CheckedFile& listed : found.manifest) {
+    const auto there = std::ranges::find(files, listed.name, &CheckedFile::name);
+    if (there == files.end())
+      files.push_back(listed);
+    else if (there->state == FileState::NoChecksum || (there->state == FileState::Ok && listed.state != FileState::Ok))
+      *there = listed;
+  }
+  return files;
+}
+
 /// Without `says_ok` the lines of sound files are left out.
 std::string check_text(const CheckedCheckpoint& found, const std::string& path, bool says_ok, bool ok) {
   std::string text;
   std::array<int, kStateWords.size()> counts{};
-  for (const CheckedFile& file : found.files) {
+  for (const CheckedFile& file : in_one_list(found)) {
     if (says_ok || file.state != FileState::Ok)
       text += fmt::format("{}: {} ({})\n", report::printable(file.name), state_word(file.state), file.detail);
     ++counts[static_cast<std::size_t>(file.state)];
-  }
-  for (const CheckedFile& file : found.manifest) {
-    // A sound file that is in both lists gets one line.
-    if (file.state == FileState::Ok) continue;
-    // A manifest that was asked for is a file that is not there.
-    if (!found.has_manifest) ++counts[static_cast<std::size_t>(file.state)];
-    text += fmt::format("{}: {} ({})\n", report::printable(file.name), state_word(file.state), file.detail);
   }
   if (found.has_manifest)
     text += fmt::format("glu_ckpt.sha256: {} of {} files ok\n",

@@ -73,6 +73,11 @@ Definitions printed_words() {
        "What `verify`, `diff`, `digest` and `inspect --tensors` count and name, the same in every layout: gate, up or "
        "down of one expert, q, k or v of one layer. A tensor may hold many. "
        "'Matrices and tensors' adds the tensors that no table knows."},
+      {"adapter, LoRA, DoRA",
+       "Factors that are added to a model's weights, as PEFT saves them. `convert ADAPTER DST --to vllm --from-config "
+       "MODEL` lays them out for a program (vllm, sglang, hf, megatron), and `convert MODEL DST --merge ADAPTER` adds "
+       "them. DoRA scales rows, too, which PEFT and --merge do."},
+      {"beside", "A line of `inspect`: what sees, hears or talks beside the language model, and its bytes."},
       {"format",
        "A line of `inspect`: the kind of files, and their size with all headers. `plan` and `convert` print the size "
        "of the tensors without headers, as does `verify`."},

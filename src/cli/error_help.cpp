@@ -127,9 +127,9 @@ constexpr auto kTexts = std::to_array<ErrorText>({
      "Remove the record, and say with options what it said; or take the copy that convert wrote.",
      "inspect PATH --from-glu contiguous"},
     {ErrorCode::RecordContradicts, "The checkpoint's own record says what its tensors or its files contradict.",
-     "The tensors or the record were changed since it was written. Copy the checkpoint again, or remove the record if "
-     "the change was meant.",
-     "check PATH"},
+     "The tensors or the record were changed since it was written. Copy the checkpoint again, or, if the "
+     "change was meant, convert it with --accept-changes: the output gets a record of its own.",
+     "convert PATH DST --to hf --accept-changes"},
     {ErrorCode::SourceChanged, "A file of the source changed while it was read.",
      "Wait until whoever writes it has ended, and run the same command again.", ""},
     {ErrorCode::ZipDirectory,
@@ -274,7 +274,9 @@ constexpr auto kTexts = std::to_array<ErrorText>({
      "plan SRC DST --consume-source"},
     {ErrorCode::ResumeMismatch,
      "DST.partial was begun by another command, or by one with other options, or from another source.",
-     "Give the options of that run, or choose another DST, or remove DST.partial.", ""},
+     "Give the options of that run, or choose another DST. Where the message does not say that SRC's files are in it "
+     "alone, DST.partial may be removed.",
+     ""},
     {ErrorCode::OptimizerBuckets,
      "The optimizer's state lies in flat buffers that do not say which bytes are whose, so that its layout cannot "
      "change.",

@@ -331,6 +331,8 @@ Rows writing() {
       option("--allow-foreign-order",
              "write an order of gate and up that programs take for another under the same names",
              flag(FIELD(convert.allow_foreign_order))),
+      option("--accept-changes", "take SRC as it is: its tensors were changed on purpose since its record was written",
+             flag(FIELD(convert.accept_changes))),
       option("--force", "convert even if the source has that layout already", flag(FIELD(convert.force))),
       option("--overwrite", "replace DST once the new one is complete", flag(FIELD(convert.overwrite))),
       option("--resume", "go on with what a stopped run left in DST.partial, if there is any",
@@ -452,7 +454,7 @@ CommandTable verify_command() {
 CommandTable diff_command() {
   return {"diff",
           "which tensors differ, and by how much; a line a layer, with -v a tensor. MAX ABS and RMS are of the whole "
-          "layer, RELATIVE (|A - B| / |A|) and COSINE of what differs in it",
+          "layer, RELATIVE (|A - B| / |A|) and COSINE of what differs in it; the layer that differs most is first",
           cmd_diff,
           {"diff Qwen3-30B-A3B TUNED", "diff A B --tensors '*.layers.3.*' -v", "diff A B --json",
            "diff A B --html page.html"},
@@ -484,7 +486,7 @@ CommandTable digest_command() {
 
 CommandTable check_command() {
   return {"check",
-          "compare a checkpoint with its own record and checksums; reads all",
+          "compare all of a checkpoint with its own record and checksums; without any, sizes and headers alone",
           [](const Options& options) { return for_each_path(options, cmd_check); },
           {"check OUT", "check OUT --json", "check OUT --manifest sha256"},
           {required(inputs("files or directories"))},

@@ -233,7 +233,7 @@ void check_output(const fs::path& input, const fs::path& output, const ConvertOp
   check_staging(output, options.resume);
   if (!name_taken(output)) return;
   // --resume of a run that had finished: whether DST is its output shows once the plan is known.
-  if (options.resume && !options.overwrite) return;
+  if (options.resume && !options.overwrite && path_exists(output)) return;
   check_replaceable(output);
   if (!options.overwrite)
     fail(ErrorCode::OutputExists, {name, {}}, "{} exists; choose another name, or --overwrite to replace it", name);

@@ -77,6 +77,10 @@ struct Steps {
   std::size_t last() const { return free_after.empty() ? 0 : free_after.size() - 1; }
 };
 
+bool is_removed(const Conversion& conversion, const OpenedFile& file) {
+  return conversion.consumed != nullptr && conversion.consumed->is_removed(file.path);
+}
+
 /// The most bytes that are taken beyond those in use now, where `left` says what of each output is to be written.
 i64 most_taken(const Conversion& conversion, const std::vector<i64>& left) {
   const Steps steps(conversion);
@@ -85,7 +89,7 @@ i64 most_taken(const Conversion& conversion, const std::vector<i64>& left) {
   for (std::size_t t = 0; t < left.size(); ++t) written[steps.of_output[t]] += left[t];
   for (std::size_t f = 0; f < steps.free_after.size(); ++f) {
     const OpenedFile& file = files_of(conversion)[f];
-    if (conversion.consumed->is_removed(file.path)) continue;
+    if (is_removed(conversion, file)) continue;
     if (is_on_same_filesystem(directory_of(file.path), output)) freed[steps.free_after[f]] += file.bytes;
   }
   i64 taken = 0, most = 0;
@@ -162,6 +166,7 @@ void check_consuming_options(const fs::path& input, const ConvertOptions& option
   keep(!from.keep_experts.empty(), "--experts or --keep-experts", kRest);
   keep(from.drop_mtp || from.drop_vision, "--drop", kRest);
   keep(from.drop_optimizer, "--optimizer drop", "the optimizer's state would be lost with its files");
+  keep(!from.fill_from.empty(), "--fill-from", "the output has tensors of files that are not SRC's");
   keep(!from.encode.empty(), "--encode", "the output has rounded weights, and those before rounding would be lost");
   keep(from.allow_narrowing, "--allow-narrowing",
        "the output has rounded weights, and those before rounding would be lost");
@@ -188,7 +193,9 @@ void check_nothing_lost(const Conversion& conversion) {
     if (!copies.contains(dropped))
       refuse(name, "'{}' is left out of the output, and would be lost with its file", tensors[dropped].name);
   if (has_unknown_glu(model))
-    refuse(name, "the order of gate and up is not known, so nothing proves the output; --from-glu says it");
+    refuse(name, "the order of gate and up is not known, so nothing proves the output; {}{} says it",
+           conversion.options.from.option_prefix,
+           fmt::join(missing_answers(model), " and " + conversion.options.from.option_prefix));
 }
 
 /// Rows of a transposed matrix can be summed only where all of it passes at once.
@@ -214,6 +221,18 @@ std::vector<i64> all_bytes(const Conversion& conversion) {
   return bytes;
 }
 
+/// Refuses to go on as another run than the one that has removed files of the source.
+[[noreturn]] void refuse_other_run(const fs::path& input, const fs::path& output, const ConvertOptions& options) {
+  const Error refused(
+      ErrorCode::ResumeMismatch,
+      fmt::format("{}: was begun with --consume-source, and files of {} are gone; the same command with "
+                  "--consume-source and --resume, and without --part and --overwrite, goes on",
+                  output.string(), input.string()),
+      output.string());
+  if (options.part.of > 0 || options.overwrite) throw refused;
+  throw refused.with_missing_options({"--consume-source"});
+}
+
 }  // namespace
 
 SourceWatch::SourceWatch(const fs::path& input, const fs::path& output, const ConvertOptions& options) {
@@ -224,13 +243,7 @@ SourceWatch::SourceWatch(const fs::path& input, const fs::path& output, const Co
   lock_ = std::unique_lock(watch_mutex());
   files_ = std::make_unique<ConsumedFiles>(input);
   if (kept) files_->load(*kept);
-  if (files_->has_removed() && !options.consume_source)
-    throw Error(ErrorCode::ResumeMismatch,
-                fmt::format("{}: was begun with --consume-source, and files of {} are gone; the same command with it "
-                            "goes on",
-                            output.string(), input.string()),
-                output.string())
-        .with_missing_options({"--consume-source"});
+  if (files_->has_removed() && !options.consume_source) refuse_other_run(input, output, options);
   scope_.emplace(*files_);
 }
 
@@ -276,20 +289,22 @@ DiskRoom consuming_room(const Conversion& conversion) {
 std::string ways_to_room(const Conversion& conversion) {
   std::string text(kMakeRoom);
   const ConvertOptions& options = conversion.options;
-  // A single file goes when all of the output is written.
-  const std::vector<OpenedFile>& files = files_of(conversion);
   const bool is_remote = conversion.input.string().find("://") != std::string::npos;
-  if (options.consume_source || options.part.of > 0 || is_remote || files.size() < 2) return text;
-  const fs::path output = directory_of(output_name(conversion.output));
+  if (options.consume_source || options.part.of > 0 || is_remote) return text;
   try {
     check_consuming_options(conversion.input, options, 1);
     check_nothing_lost(conversion);
-    for (const OpenedFile& file : files)
-      if (!is_on_same_filesystem(directory_of(file.path), output)) return text;
+    // Without its notes, which are small beside it.
+    const FilesystemInfo filesystem = filesystem_of(directory_of(output_name(conversion.output)));
+    const i64 needed = most_taken(conversion, all_bytes(conversion)) +
+                       small_parts(conversion, filesystem, SideFileSizes::Exact).headers;
+    if (needed >= filesystem.free_bytes) return text;
+    text += fmt::format(", or let --consume-source remove SRC's files while DST grows: it needs about {}",
+                        size_text(needed));
   } catch (const Error&) {
-    return text;
+    // What speaks against it is no fault of this run.
   }
-  return text + ", or let --consume-source remove SRC's files while DST grows";
+  return text;
 }
 
 std::string wasted_consuming(const Conversion& conversion) {
@@ -349,7 +364,8 @@ Consumer::~Consumer() {
 
 std::set<fs::path> Consumer::source_directories() const {
   std::set<fs::path> directories;
-  for (const OpenedFile& file : files_of(conversion_)) directories.insert(directory_of(file.path));
+  // An index may spell one directory in several ways.
+  for (const OpenedFile& file : files_of(conversion_)) directories.insert(canonical_path(directory_of(file.path)));
   return directories;
 }
 
@@ -413,7 +429,7 @@ void Consumer::rehearse_finish() const {
 /// Reads all of a source whose bytes may be refused when they are read: its record says what they give, or they are
 /// codes with scales.
 void Consumer::rehearse_reading() const {
-  if (recorded_digest_of(conversion_.source).empty() && !conversion_.options.from.decode) return;
+  if (believed_digest(conversion_).empty() && !conversion_.options.from.decode) return;
   check_recorded(conversion_, digest_stage(conversion_.run, conversion_.source.model(), *conversion_.backend,
                                            "reading source before its files go"));
 }

@@ -63,9 +63,10 @@ std::optional<Converted> find_complete(const Conversion& conversion);
 bool may_be_complete(const Conversion& conversion);
 
 /// Does what find_complete() does where nothing of the source is left to compare the output with, for it was removed on
-/// the way: the output has the digest and the options that it records.
+/// the way: the output has the digest and the options that it records, and what is left of the source contradicts
+/// neither. A plan reads no tensors of it.
 std::optional<Converted> find_consumed(const std::filesystem::path& input, const std::filesystem::path& output,
-                                       const ConvertOptions& options, const RunOptions& run);
+                                       const ConvertOptions& options, const RunOptions& run, bool reads_tensors);
 
 /// Writes the output, or goes on with what an earlier run wrote, proves it and commits it. The result is without its
 /// plan, which the conversion keeps.

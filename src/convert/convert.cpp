@@ -87,7 +87,8 @@ Converted convert_with(const std::filesystem::path& source, const std::filesyste
   const ConvertOptions options = with_resume(given);
   const SourceWatch watch(source, output, options);
   if (watch.files() != nullptr && !watch.files()->was_loaded())
-    if (std::optional<Converted> consumed = find_consumed(source, output, options, run)) return *std::move(consumed);
+    if (std::optional<Converted> consumed = find_consumed(source, output, options, run, true))
+      return *std::move(consumed);
   Conversion conversion = prepare(source, output, options, run, CopyReading::Whole, ranks, watch.files());
   std::optional<Converted> complete;
   at_first_rank(ranks, [&] {
@@ -191,6 +192,14 @@ ConversionPlan plan_conversion(const std::filesystem::path& source, const std::f
   const auto alone = make_single_rank();
   const ConvertOptions options = with_resume(given);
   const SourceWatch watch(source, output, options);
+  if (watch.files() != nullptr && !watch.files()->was_loaded())
+    if (std::optional<Converted> consumed = find_consumed(source, output, options, run, false)) {
+      ConversionPlan done;
+      done.plan = std::move(consumed->plan);
+      done.loads_in = std::move(consumed->loads_in);
+      done.device = std::move(consumed->device);
+      return done;
+    }
   Conversion conversion = prepare(source, output, options, run, CopyReading::Sample, *alone, watch.files());
   if (options.proof == ProofMode::Forward) check_forward(conversion);
   check_can_create(conversion);
@@ -206,8 +215,8 @@ ConversionPlan plan_conversion(const std::filesystem::path& source, const std::f
               "{} is there already, with the layout and the files of this run: `convert --resume` reads it and {}, and "
               "ends where both hold the same model",
               output.string(), source.string());
-  else if (options.resume && options.part.of == 0)
-    tell_of_earlier_run(conversion, planned.bytes_cloned);
+  else if (options.resume)
+    tell_of_earlier_run(conversion, options.part.of > 0 ? 0 : planned.bytes_cloned);
   ExecuteOptions execution;
   execution.jobs = jobs_of(run);
   execution.memory_bytes = run.memory_bytes;

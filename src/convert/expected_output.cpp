@@ -86,13 +86,17 @@ bool same_layout(const ModelShape& a, const ModelShape& b) {
 void fail_contradicted(const Conversion& conversion, const std::string& recorded, const std::string& found) {
   const std::string input = conversion.input.string();
   fail(ErrorCode::RecordContradicts, {input, {}},
-       "{}: its record says {}, its tensors give {}: it has changed since it was written. If that was meant, remove "
-       "the record; otherwise find an intact copy",
+       "{}: its record says {}, its tensors give {}: it has changed since it was written. If that was meant, "
+       "--accept-changes takes it as it is; otherwise find an intact copy",
        input, recorded, found);
 }
 
+std::string believed_digest(const Conversion& conversion) {
+  return conversion.options.accept_changes ? std::string() : recorded_digest_of(conversion.source);
+}
+
 std::optional<Digest> recorded_digest(const Conversion& conversion, const Digest& blank) {
-  const std::string recorded = recorded_digest_of(conversion.source);
+  const std::string recorded = believed_digest(conversion);
   if (recorded.empty()) return std::nullopt;
   const std::optional<Digest> digest = parse_digest(recorded);
   if (!digest || digest->tensors != blank.tensors || digest->bytes != blank.bytes)

@@ -26,7 +26,10 @@ bool same_layout(const ModelShape& a, const ModelShape& b);
 /// The output's provenance; without a digest where none is to be recorded.
 Record make_record(const Conversion& conversion, const std::optional<Digest>& digest);
 
-/// Reads the digest from the source's record, where that speaks of the tensors that are converted: all of them. Throws
+/// The digest in the source's record; empty where there is none, or the source was changed on purpose.
+std::string believed_digest(const Conversion& conversion);
+
+/// Reads that digest, where that speaks of the tensors that are converted: all of them. Throws
 /// RecordContradicts where it counts others.
 std::optional<Digest> recorded_digest(const Conversion& conversion, const Digest& blank);
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
 
 #include "convert/check_output.hpp"
 #include "convert/expected_output.hpp"
@@ -12,13 +13,16 @@
 #include "core/fail.hpp"
 #include "format/checkpoint_files.hpp"
 #include "format/extras.hpp"
+#include "format/manifest.hpp"
 #include "format/record_file.hpp"
 #include "io/consumed_files.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
 #include "io/file_names.hpp"
 #include "io/staged_dir.hpp"
+#include "layout/adapter_names.hpp"
 #include "model/known_orders.hpp"
+#include "model/stored_model.hpp"
 #include "verify/checkpoint_digest.hpp"
 
 namespace glu_ckpt {
@@ -67,6 +71,21 @@ void check_still_copied(const Conversion& conversion, const ExtraFile& file, con
               file.path.string(), now.size() - copy.size());
 }
 
+/// Compares all files but those of tensors, which their digest compares, with what the record says of them.
+void check_written_files(const Source& output, const std::filesystem::path& directory,
+                         const std::vector<FileRecord>& written, const FailOther& fail_other) {
+  std::set<std::filesystem::path> of_tensors;
+  for (const OpenedFile& file : output.info().files) of_tensors.insert(file.path.lexically_normal());
+  for (const FileRecord& was : written) {
+    const std::filesystem::path at = directory / was.name;
+    if (of_tensors.contains(at.lexically_normal())) continue;
+    if (!path_exists(at)) fail_other(fmt::format("lacks {}", was.name));
+    if (!was.data_xxh3_128.empty() &&
+        record_of_file(File::open_read(at), was.name, {.header_bytes = was.header_bytes}) != was)
+      fail_other(fmt::format("its {} is not what was written", was.name));
+  }
+}
+
 /// The files beside the tensors have to be there, as they were written, and as the source has them.
 void check_side_files(const Conversion& conversion, const Source& output, const FailOther& fail_other) {
   const Source& source = *conversion.source.source;
@@ -75,13 +94,14 @@ void check_side_files(const Conversion& conversion, const Source& output, const 
   if (!path_exists(record)) fail_other(fmt::format("lacks {}", kRecordFileName));
   const std::string text = read_small_file(record, kMaxRecordBytes, ErrorCode::RecordInvalid);
   const std::vector<FileRecord> written = parse_record_json(text, {record.string(), {}}).files;
+  check_written_files(output, directory, written, fail_other);
+  if (conversion.options.sha256_manifest && !is_file(output.path() / kManifestFileName))
+    fail_other(fmt::format("lacks {}", kManifestFileName));
   for (const ExtraFile& file : conversion.target.extra_files) {
     if (file.name == kRecordFileName || file.name == kExtrasFileName) continue;
     const auto was = std::ranges::find(written, file.name, &FileRecord::name);
     const std::filesystem::path copy = directory / file.name;
     if (was == written.end() || !path_exists(copy)) fail_other(fmt::format("lacks {}", file.name));
-    if (record_of_file(File::open_read(copy), file.name) != *was)
-      fail_other(fmt::format("its {} is not what was written", file.name));
     check_still_copied(conversion, file, copy, fail_other);
   }
   if (const std::string config = config_line(source); config != config_line(output))
@@ -106,10 +126,31 @@ bool has_tensor_files(const std::filesystem::path& path) {
   });
 }
 
+/// Returns whether a directory without files of tensors may be what is left of the output's source: it has other files
+/// of a checkpoint, and those that the output has copies of are the same. Decoding changes config.json.
+bool may_be_rest_of_source(const std::filesystem::path& input, const std::vector<FileRecord>& written,
+                           const ConvertOptions& options) {
+  constexpr std::string_view kConfig = "config.json";
+  constexpr std::string_view kRest[] = {kConfig, kAdapterConfigName, ".metadata", "common.pt", kTrackerFile};
+  if (!is_directory_at(input)) return false;
+  bool is_checkpoint = false;
+  for (const std::string& name : list_directory(input)) {
+    is_checkpoint |= std::ranges::find(kRest, name) != std::end(kRest) || name.ends_with(".index.json");
+    const auto was = std::ranges::find_if(written, [&](const FileRecord& file) {
+      return std::filesystem::path(file.name).filename() == name && !file.data_xxh3_128.empty();
+    });
+    const bool is_edited = name == kConfig && options.from.decode;
+    if (was == written.end() || is_edited || name.ends_with(".index.json") || !is_file(input / name)) continue;
+    const File now = File::open_read(input / name);
+    if (record_of_file(now, was->name, {.header_bytes = was->header_bytes}) != *was) return false;
+  }
+  return is_checkpoint;
+}
+
 }  // namespace
 
 std::optional<Converted> find_consumed(const std::filesystem::path& input, const std::filesystem::path& output,
-                                       const ConvertOptions& options, const RunOptions& run) {
+                                       const ConvertOptions& options, const RunOptions& run, bool reads_tensors) {
   const std::filesystem::path partial = partial_of(output_name(output));
   const bool is_left = link_kind(partial) == PathKind::Directory && list_directory(partial).empty();
   const bool may_be = options.consume_source && options.resume && (is_left || !name_taken(partial)) &&
@@ -118,18 +159,28 @@ std::optional<Converted> find_consumed(const std::filesystem::path& input, const
   const Checkpoint there = open_checkpoint(output);
   const std::filesystem::path record = checkpoint_directory(there.source->path()) / kRecordFileName;
   const std::optional<Digest> recorded = parse_digest(recorded_digest_of(there));
-  // A single file has no room for options.
-  if (!recorded ||
-      (path_exists(record) &&
-       parse_record_json(read_small_file(record, kMaxRecordBytes, ErrorCode::RecordInvalid), {record.string(), {}})
-               .options != option_texts(options)))
+  // A single file has no room for options, nor for the names of files.
+  RecordFile written;
+  if (path_exists(record))
+    written =
+        parse_record_json(read_small_file(record, kMaxRecordBytes, ErrorCode::RecordInvalid), {record.string(), {}});
+  if (!recorded || (path_exists(record) && written.options != option_texts(options)) ||
+      !may_be_rest_of_source(input, written.files, options))
     return std::nullopt;
+  const auto fail_other = [&](const std::string& why) {
+    fail(ErrorCode::OutputExists, {output.string(), {}},
+         "{} exists, and {}; {} has no files of tensors any more, and what made of them this output has finished",
+         output.string(), why, input.string());
+  };
+  check_written_files(*there.source, record.parent_path(), written.files, fail_other);
   const auto backend = open_backend(run);
-  if (digest_stage(run, there.model(), *backend, "verifying") != *recorded) return std::nullopt;
-  if (is_left) (void)remove_empty_directory(partial);
+  if (reads_tensors && digest_stage(run, there.model(), *backend, "verifying") != *recorded) return std::nullopt;
+  if (reads_tensors && is_left) (void)remove_empty_directory(partial);
   tell_note(run, "{} is complete, and {} has no files of tensors any more: the earlier run had finished",
             output.string(), input.string());
   Converted complete;
+  complete.plan.from = complete.plan.to = there.recognition.layout;
+  complete.loads_in = loads_in(*there.source, there.hints, there.recognition, false);
   complete.proof = ProvedByDigest{};
   complete.digest = recorded;
   complete.was_complete = true;

@@ -172,9 +172,8 @@ std::vector<std::string> notes_of(const Conversion& conversion) {
     notes.push_back(fmt::format("tensors are cast ({}): {}", rules,
                                 rounded == source.record().end() ? "no element changes" : rounded->second));
   }
-  if (const Record& record = source.record();
-      source.info().recast_tensors > 0 && record.contains("encoder") && !conversion.options.from.encode.empty())
-    notes.push_back(fmt::format("{} weights are rounded to {} as {} encodes them: {}", source.info().recast_tensors,
+  if (const Record& record = source.record(); source.info().encoded_weights > 0)
+    notes.push_back(fmt::format("{} weights are rounded to {} as {} encodes them: {}", source.info().encoded_weights,
                                 record.at("encoded_as"), record.at("encoder"), record.at("encode_error")));
   std::ranges::move(turned_orders(conversion), std::back_inserter(notes));
   if (conversion.finer_scales.rows > 0) notes.push_back(finer_scales_note(conversion));
@@ -254,6 +253,11 @@ std::string loads_in_sentence(const LoadsIn& found) {
   return found.loaders.empty() ? fmt::format("nothing loads the output as it is: {}", found.why_none) : "";
 }
 
+/// Returns whether one of the warnings is the text, or gives it as its reason.
+bool say(const std::vector<std::string>& warnings, const std::string& text) {
+  return std::ranges::any_of(warnings, [&](const std::string& warning) { return warning.ends_with(text); });
+}
+
 /// Says what --from-glu was taken for; empty where nobody gave it.
 std::string covered_text(const Conversion& conversion) {
   const SourceAnswers& from = conversion.options.from;
@@ -304,8 +308,10 @@ std::vector<std::string> warnings_of(const Conversion& conversion) {
   for (std::string& text : flaw_texts(*conversion.source.source, conversion.source.hints, conversion.source.recognition,
                                       keeps_prefix(conversion)))
     warnings.push_back(std::move(text));
+  const CheckpointInfo& info = conversion.source.source->info();
   if (const std::string& word = conversion.options.from.encode;
-      !word.empty() && conversion.source.source->info().recast_tensors == 0)
+      !word.empty() && info.encoded_weights == 0 &&
+      (info.recast_tensors == 0 || !conversion.options.from.merge.empty()))
     warnings.push_back(fmt::format("--encode changes nothing: the weights are {} already", word));
   if (const std::string& from = conversion.options.from.fill_from;
       !from.empty() && conversion.source.source->info().filled.empty())
@@ -326,8 +332,8 @@ std::vector<std::string> warnings_of(const Conversion& conversion) {
   if (renamed && conversion.options.to.scope == Scope::Experts)
     warnings.push_back(fmt::format("--scope experts renames expert tensors alone; no program loads the result: {}",
                                    conversion.loads_in.why_none));
-  const bool is_said = (renamed && conversion.options.to.scope == Scope::Experts) ||
-                       std::ranges::find(warnings, conversion.loads_in.why_none) != warnings.end();
+  const bool is_said =
+      (renamed && conversion.options.to.scope == Scope::Experts) || say(warnings, conversion.loads_in.why_none);
   if (conversion.loads_in.loaders.empty() && !is_said && (conversion.options.target || loads_source(conversion)))
     warnings.push_back(loads_in_sentence(conversion.loads_in));
   return warnings;
@@ -348,10 +354,9 @@ void judge_output(Conversion& conversion) {
 void tell_findings(const Conversion& conversion) {
   const RunOptions& run = conversion.run;
   const std::vector<std::string>& warnings = conversion.warnings;
-  const auto is_said = [&](const std::string& text) { return std::ranges::find(warnings, text) != warnings.end(); };
   for (const std::string& warning : warnings) tell_warning(run, "{}", warning);
   if (const std::string text = loads_in_sentence(conversion.loads_in);
-      !text.empty() && !is_said(text) && !is_said(conversion.loads_in.why_none))
+      !text.empty() && !say(warnings, text) && !say(warnings, conversion.loads_in.why_none))
     tell_note(run, "{}", text);
   if (const std::string text = covered_text(conversion); !text.empty()) tell_note(run, "{}", text);
   for (const std::string& note : conversion.plan.notes) tell_note(run, "{}", note);

@@ -20,7 +20,9 @@ void judge_copies(const Conversion& conversion, std::vector<UnlikeCopy>& copies)
     const bool is_dropped = std::ranges::any_of(conversion.plan.dropped, is_it);
     const auto architecture = conversion.source.recognition.architecture;
     const std::string_view tied =
-        architecture != nullptr && architecture->tied
+        !conversion.options.from.merge.empty()
+            ? ". --merge changed one of the two; --drop mtp leaves multi-token prediction out"
+        : architecture != nullptr && architecture->tied
             ? ". A head repeats the embedding where config.json says tie_word_embeddings, as it does"
             : "";
     if (is_dropped && !copy.rounded)
@@ -30,6 +32,10 @@ void judge_copies(const Conversion& conversion, std::vector<UnlikeCopy>& copies)
                to_sentence(copy), tied);
         });
       });
+    if (is_dropped && conversion.options.consume_source)
+      fail(ErrorCode::SourceNeeded, {conversion.input.string(), copy.name},
+           "{}: --consume-source does not remove it: {}, and the output leaves it out", conversion.input.string(),
+           to_sentence(copy));
     if (is_dropped)
       tell_note(conversion.run, "{}: it is left out, and '{}' stands for both", to_sentence(copy), copy.original);
     else

@@ -35,6 +35,7 @@ std::map<std::string, std::string> option_texts(const ConvertOptions& options) {
   if (options.to.keep_unknown) texts["unknown"] = "keep";
   if (options.to.stack_layers) texts["stack_layers"] = "true";
   if (options.sha256_manifest) texts["manifest"] = "sha256";
+  if (options.accept_changes) texts["accept_changes"] = "true";
   if (options.allow_foreign_order) texts["allow_foreign_order"] = "true";
   if (!options.from.config_file.empty()) texts["from_config"] = options.from.config_file;
   if (!options.from.encode.empty()) texts["encode"] = options.from.encode;

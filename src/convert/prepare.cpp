@@ -61,9 +61,23 @@ Plan make_proved_plan(const Conversion& conversion) {
                           (options.from.decode && !stale_quantization(source, options.from).empty());
   Plan plan = locate_errors(source, [&] {
     return name_configuration(conversion.source.hints, [&] {
-      return make_plan(source.inventory(), conversion.source.recognition,
-                       {conversion.target.to, conversion.target.former, options.max_shard_bytes,
-                        options.force || reads_anew, conversion.target.format != source.format()});
+      try {
+        return make_plan(source.inventory(), conversion.source.recognition,
+                         {conversion.target.to, conversion.target.former, options.max_shard_bytes,
+                          options.force || reads_anew, conversion.target.format != source.format()});
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::AlreadyInLayout) throw;
+        const std::string& filler = options.from.fill_from;
+        if (!filler.empty())
+          throw Error(error.code(),
+                      fmt::format("{}. --fill-from changes nothing: {} has no tensor that the source lacks",
+                                  error.what(), filler),
+                      error.file(), error.tensor());
+        if (!options.from.decode) throw;
+        throw Error(error.code(),
+                    fmt::format("{}. No weight of it is quantized: --decode has none to decode", error.what()),
+                    error.file(), error.tensor());
+      }
     });
   });
   // Blocks are shared with no other format.

@@ -28,7 +28,7 @@ Checkpoint open_as_planned(const Conversion& conversion, const ExpectedOutput& e
 }
 
 void check_recorded(const Conversion& conversion, const Digest& digest) {
-  const std::string recorded = recorded_digest_of(conversion.source);
+  const std::string recorded = believed_digest(conversion);
   if (!recorded.empty() && recorded != to_string(digest)) fail_contradicted(conversion, recorded, to_string(digest));
 }
 

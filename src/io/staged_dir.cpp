@@ -67,6 +67,28 @@ std::string header_at(const fs::path& journal) {
 
 std::string parts_at(const fs::path& journal) { return parts_of(header_at(journal)); }
 
+/// Says what made the fingerprint of an earlier run with the same options another one.
+std::string what_was_another(std::string_view found, std::string_view fingerprint) {
+  // The first line that begins with the word and that the earlier run did not have.
+  const auto other = [&](std::string_view word) -> std::string_view {
+    for (std::size_t begin = 0; begin < fingerprint.size();) {
+      const std::size_t end = std::min(fingerprint.find('\n', begin), fingerprint.size());
+      const std::string_view line = fingerprint.substr(begin, end - begin);
+      if (line.starts_with(word) && found.find(line) == found.npos) return line.substr(word.size());
+      begin = end + 1;
+    }
+    return {};
+  };
+  if (!other("glu-ckpt ").empty()) return "another version of glu-ckpt";
+  if (std::string_view file = other("file "); !file.empty()) {
+    // Its inode, size and date are behind the name.
+    for (int numbers = 3; numbers > 0; --numbers) file = file.substr(0, file.rfind(' '));
+    return fmt::format("another source: {} is another file than then, or a copy of it", file);
+  }
+  if (!other("config ").empty() || !other("named config ").empty()) return "another config.json";
+  return "another source or other options";
+}
+
 /// "--glu interleaved:32 --to megatron"
 std::string options_in(std::string_view header) {
   std::string text;
@@ -241,8 +263,8 @@ void StagedDir::fail_other_run(const fs::path& staging, const std::string& found
     fail(ErrorCode::ResumeMismatch, {name, {}},
          "{}: the run that did not finish had {}, and this one has {}; repeat that one{}", name, text(was), text(asked),
          way_on(staging));
-  fail(ErrorCode::ResumeMismatch, {name, {}},
-       "{}: the run that did not finish had another source or other options; repeat that one{}", name, way_on(staging));
+  fail(ErrorCode::ResumeMismatch, {name, {}}, "{}: the run that did not finish had {}; repeat that one{}", name,
+       what_was_another(found, fingerprint), way_on(staging));
 }
 
 void StagedDir::check_resumable(const fs::path& staging, std::string_view fingerprint) {

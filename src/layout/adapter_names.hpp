@@ -11,6 +11,9 @@ namespace glu_ckpt {
 /// The file that says by how much factors are multiplied.
 inline constexpr std::string_view kAdapterConfigName = "adapter_config.json";
 
+/// The end of the name of DoRA's magnitudes, a number for each row.
+inline constexpr std::string_view kMagnitudes = ".lora_magnitude_vector";
+
 /// Megatron-Bridge's names: "linear_fc1.adapter.linear_in", "linear_fc1.adapter.adapter_gate.linear_in".
 inline bool is_megatron_factor(std::string_view name) {
   return name.find(".adapter.linear_") != name.npos || name.find(".adapter.adapter_") != name.npos;

@@ -193,10 +193,12 @@ void add_matrices(BlockShape& shape, const Inventory& inventory) {
 i64 fused_block_rows(const Glu& glu, i64 intermediate, const ElementGrid& grid, const std::string& name) {
   const i64 rows = glu.kind == Glu::Kind::Interleaved ? glu.block_rows : intermediate;
   if (intermediate % rows != 0)
-    fail(ErrorCode::NotDivisible, {{}, name}, "{}: {} rows; interleaved:{} needs a multiple of {}{}", name,
-         2 * intermediate, rows, u64{2} * static_cast<u64>(rows),
-         shard_folder(name).empty() ? fmt::format(": K must divide {}", intermediate)
-                                    : " in each shard: K must divide its share of F");
+    fail(
+        ErrorCode::NotDivisible, {{}, name}, "{}: {} rows; interleaved:{} needs a multiple of {}{}", name,
+        2 * intermediate, rows, u64{2} * static_cast<u64>(rows),
+        shard_folder(name).empty()
+            ? fmt::format(": K must divide {}; --pad-experts {} makes the experts wider with zeros", intermediate, rows)
+            : " in each shard: K must divide its share of F");
   // An element for a whole matrix is stored once for the gate and once for up.
   if (grid.rows == 0) return 1;
   if (grid.restarts && rows == intermediate) return (rows + grid.rows - 1) / grid.rows;

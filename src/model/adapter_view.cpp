@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstring>
 #include <map>
 #include <set>
@@ -10,6 +11,8 @@
 
 #include "adapters/adapter_layout.hpp"
 #include "core/fail.hpp"
+#include "core/json.hpp"
+#include "families/architecture.hpp"
 #include "format/model_config.hpp"
 #include "io/directory.hpp"
 #include "io/file.hpp"
@@ -23,6 +26,7 @@ namespace {
 
 constexpr std::string_view kBaseConfig = "config.json";
 constexpr i64 kMaxBaseConfigBytes = i64{16} << 20;
+constexpr std::size_t kMaxModelConfigDepth = 64;
 
 /// The configuration of the model that an adapter is for: named, recorded, beside it, or where it was trained.
 std::string model_config(const Source& adapter, const AdapterConfig& config, const SourceAnswers& answers) {
@@ -34,6 +38,27 @@ std::string model_config(const Source& adapter, const AdapterConfig& config, con
   const std::filesystem::path near = std::filesystem::path(config.base_name) / kBaseConfig;
   if (!is_file(near)) return {};
   return read_small_file(near, kMaxBaseConfigBytes, ErrorCode::ConfigJson);
+}
+
+/// "qwen3moe" of "Qwen3MoeForCausalLM", "Qwen3MoeModel" and "qwen3_moe": a model and its head are classes of one
+/// architecture.
+std::string architecture_in(std::string_view text) {
+  for (const std::string_view end : {"For", "Model", "Text", "_text"}) text = text.substr(0, text.find(end));
+  std::string letters;
+  for (const char c : text)
+    if (c != '_') letters += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return letters;
+}
+
+/// The classes and the type that a configuration names, and those of a language model in it.
+std::vector<std::string> classes_in(const JsonValue& config) {
+  std::vector<std::string> found;
+  if (const auto classes = config.find("architectures"); classes && classes->kind() == JsonKind::Array)
+    for (const JsonValue one : classes->items()) found.emplace_back(one.get<std::string_view>().value_or(""));
+  if (const auto type = config.find<std::string_view>("model_type")) found.emplace_back(*type);
+  if (const auto text = config.find("text_config"); text && text->kind() == JsonKind::Object)
+    for (std::string& one : classes_in(*text)) found.push_back(std::move(one));
+  return found;
 }
 
 /// Cuts a word like ":shared" off the end of an adapter's layout.
@@ -106,6 +131,7 @@ ReadAdapter read_adapter(const Source& source, const SourceAnswers& answers) {
   adapter.base = model_config(source, adapter.config, answers);
   adapter.architecture = read_architecture(adapter.base);
   const Architecture* const architecture = adapter.architecture.get();
+  if (!adapter.base.empty()) check_adapted_model(source, adapter.config, adapter.base, architecture);
   if (architecture != nullptr) adapter.naming = find_naming(architecture->family->expert_naming);
   AdaptedModel model = adapted_model(adapter.naming, architecture);
   model.sizes = [&](const std::string&) -> std::optional<PackedSizes> {
@@ -214,6 +240,22 @@ LoadsIn packed_loaders(const Source& adapter, const SourceAnswers& answers) {
 
 }  // namespace
 
+void check_adapted_model(const Source& adapter, const AdapterConfig& config, const std::string& model_config,
+                         const Architecture* architecture) {
+  const JsonDocument document(model_config, kMaxModelConfigDepth);
+  if (config.base_class.empty() || document.fault() || document.root().kind() != JsonKind::Object) return;
+  const auto own = document.root().find("architectures");
+  if (!own || own->size() == 0) return;
+  std::vector<std::string> classes = classes_in(document.root());
+  const std::string named = classes.front();
+  if (architecture != nullptr) classes.emplace_back(architecture->family->model_class);
+  const std::string wanted = architecture_in(config.base_class);
+  if (std::ranges::any_of(classes, [&](const std::string& one) { return architecture_in(one) == wanted; })) return;
+  fail(ErrorCode::NotSupported, {adapter.path().string(), {}},
+       "{}: {} says that it is for a {}, and config.json of the model says {}; give the model that it was trained on",
+       adapter.path().string(), kAdapterConfigName, config.base_class, named);
+}
+
 std::vector<std::string> lora_file_words() { return packed_files_words(); }
 
 AdapterSummary summarize_adapter(const Source& adapter, const SourceAnswers& answers) {
@@ -309,6 +351,9 @@ LoadsIn adapter_loaders(const Source& adapter, const SourceAnswers& answers) {
     return tensor.name.find(".experts.lora_") != tensor.name.npos;
   });
   if (is_packed) return packed_loaders(adapter, answers);
+  const bool is_dora = std::ranges::any_of(
+      inventory.tensors, [](const TensorRef& tensor) { return tensor.name.find(kMagnitudes) != tensor.name.npos; });
+  if (is_dora) return {{{"PEFT", "0.18 with transformers 4, or 0.21 with transformers 5", ""}}, {}};
   return {{{"PEFT", "0.18 with transformers 4, or 0.21 with transformers 5", ""},
            {"vLLM", "0.33", "--enable-lora"},
            {"SGLang", "0.5.23", "--enable-lora"}},
@@ -363,6 +408,11 @@ void view_adapter(std::unique_ptr<Source>& source, const SourceAnswers& answers)
   const ReadAdapter adapter = read_adapter(*source, answers);
   const AdapterConfig& config = adapter.config;
   const LayAnswers lay = lay_answers(answers, adapter.architecture.get());
+  if (config.is_dora && (lay.program == "vllm" || lay.program == "sglang"))
+    fail(ErrorCode::NotSupported, {},
+         "the adapter is DoRA (use_dora), and {} takes none: `glu-ckpt convert MODEL DST --merge ADAPTER` puts it into "
+         "the model",
+         lay.program == "vllm" ? "vLLM" : "SGLang");
   if (lay.layout != AdapterLayout::Indexed && adapter.base.empty()) fail_no_config(config);
   LaidAdapter laid = lay_out_adapter(*source, config, adapter.modules, adapter.naming, adapter.architecture.get(), lay);
   Plan plan = plan_of(laid);

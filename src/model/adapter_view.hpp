@@ -12,6 +12,11 @@ namespace glu_ckpt {
 /// read_adapter_config() throws.
 AdapterConfig adapter_config_of(const Source& adapter);
 
+/// Throws NotSupported where adapter_config.json names another model than the config.json of `model_config`: shapes and
+/// names of two may be alike, while their rows are in other orders.
+void check_adapted_model(const Source& adapter, const AdapterConfig& config, const std::string& model_config,
+                         const Architecture* architecture);
+
 /// Throws Usage for answers that an adapter, or a model, has no use for.
 void check_adapter_answers(const SourceAnswers& answers, bool is_adapter);
 

@@ -106,6 +106,31 @@ std::string with_field(std::string_view config, std::string_view field, const st
   return fmt::format("{}\"{}\": {}{}{}", config.substr(0, brace), field, value, comma, config.substr(brace));
 }
 
+/// The configuration of a multimodal model with the fields of a language model's own one in its language model.
+std::string with_own_fields(std::string config, const std::string& own) {
+  // They say what wrote the file, and for what class.
+  constexpr std::string_view kOfFile[] = {"architectures",        "model_type", "auto_map",
+                                          "transformers_version", "dtype",      "torch_dtype"};
+  const std::string strict_own = without_python_numbers(own);
+  const JsonDocument own_document(strict_own, kMaxFilledConfigDepth);
+  if (own_document.fault() || own_document.root().kind() != JsonKind::Object) return config;
+  for (const JsonMember member : own_document.root().members()) {
+    if (std::ranges::find(kOfFile, member.key) != std::end(kOfFile)) continue;
+    const auto text_of = [](const std::string& text, const JsonValue& value) {
+      const TextRange range = json_value_range(text, static_cast<std::size_t>(value.offset()));
+      return text.substr(range.begin, range.end - range.begin);
+    };
+    const std::string wanted = text_of(own, member.value), strict = without_python_numbers(config);
+    const JsonDocument document(strict, kMaxFilledConfigDepth);
+    const auto inner = find_text_config(document.root());
+    if (!inner) return config;
+    auto there = inner->find(member.key);
+    if (!there) there = document.root().find(member.key);
+    if (!there || text_of(config, *there) != wanted) config = with_field(config, member.key, wanted);
+  }
+  return config;
+}
+
 bool is_multimodal(const std::string& config) {
   const JsonDocument document(without_python_numbers(config), kMaxFilledConfigDepth);
   return !document.fault() && find_text_config(document.root()).has_value();
@@ -201,7 +226,9 @@ class Filler {
       fail(ErrorCode::NotSupported, {other_.path().string(), {}},
            "{}: it holds {}, and {} {}: --fill-from takes tensors as they are{}", other_.path().string(),
            other_codes ? "codes" : "numbers", source_.path().string(), own_codes ? "codes" : "numbers",
-           other_codes ? "; --decode bf16 makes numbers of them" : "");
+           other_codes ? "; --decode bf16 makes numbers of them"
+                       : fmt::format("; `glu-ckpt convert {} DST --decode bf16` makes numbers of these first",
+                                     source_.path().string()));
   }
 
   /// The name in a model with the root `root_`: of the keys of a language model some are behind the root, and others,
@@ -258,11 +285,20 @@ class Filler {
       if (is_main && (experts_.contains(i) || !layers_.contains(*layer) || !dense_.contains(i))) continue;
       if (!is_main && experts_.contains(i)) continue;
       // What the source has of it under another name, or in another form, it has.
-      if (mtp_.contains(i) && has_own_mtp() && !dense_.contains(i)) continue;
+      const bool has_own_layer = layer ? layers_.contains(*layer) : has_own_mtp();
+      if (mtp_.contains(i) && has_own_layer && !dense_.contains(i)) continue;
+      // A head that is the embedding is no tensor that the source lacks.
+      if (own_.model.architecture->tied && !copies.contains(i) && is_head(i)) continue;
       if (std::ranges::any_of(donor_.model.idle, [&](const IdleTensor& idle) { return idle.tensor == i; })) continue;
       fillable.insert(i);
     }
     return fillable;
+  }
+
+  bool is_head(std::size_t tensor) const {
+    return std::ranges::any_of(donor_.model.dense, [&](const DenseMatrix& matrix) {
+      return matrix.matrix.tensor == tensor && matrix.role == DenseRole::Head && matrix.stack.empty();
+    });
   }
 
   bool has_own_mtp() const {
@@ -335,7 +371,8 @@ class Filler {
     const Architecture& donor = *donor_.model.architecture;
     if (takes_config_) {
       take_processor_files();
-      edit_config(info_, [text = donor_.hints.config](std::string_view) { return text; });
+      edit_config(info_,
+                  [text = with_own_fields(donor_.hints.config, own_.hints.config)](std::string_view) { return text; });
     } else if (fills_mtp_ && own_.model.architecture->mtp_layers != donor.mtp_layers) {
       const auto edit = [field = std::string(donor.mtp_field), count = std::max(donor.mtp_layers, donor.mtp_repeats)](
                             std::string_view text) { return with_field(text, field, std::to_string(count)); };

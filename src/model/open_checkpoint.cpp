@@ -123,10 +123,12 @@ std::unique_ptr<Source> open_as(std::unique_ptr<Source> as_stored, const SourceA
     if (answers.adapter_layout != "stored") locate_errors(adapter, [&] { view_adapter(source, answers); });
     return source;
   }
+  ModelHints named;
+  named.named_config = answers.config_file;
   // Whatever a step throws is about the source that it found.
   const auto step = [&](bool is_asked, void (*wrap)(std::unique_ptr<Source>&, const SourceAnswers&)) {
     const Source& found = *source;
-    if (is_asked) locate_errors(found, [&] { wrap(source, answers); });
+    if (is_asked) locate_errors(found, [&] { name_configuration(named, [&] { wrap(source, answers); }); });
   };
   step(!answers.fill_from.empty(), fill_source);
   // An adapter knows layers and experts by the numbers that they have in the whole model.

@@ -56,8 +56,8 @@ Unstamped unstamp(const std::filesystem::path& path, StampMode mode) {
   for (const std::string& key : kLayoutKeys) result.was_there |= source->record().contains(key);
   if (source->record().contains("digest"))
     fail(ErrorCode::NotExact, {result.file.string(), {}},
-         "{}: its record was written by a conversion, not by stamp: it says what the tensors are, so it stays. If it "
-         "is wrong all the same, put the file elsewhere, and say --from-glu",
+         "{}: its record was written by a conversion, not by stamp: it says what the tensors are, so it stays. Where "
+         "they were changed since, `convert --accept-changes` takes them as they are",
          result.file.string());
   if (result.was_there && mode == StampMode::Write) remove_from_record(written, kLayoutKeys);
   return result;

@@ -50,7 +50,7 @@ std::string other_model_text(const Source& source) {
   if (std::ranges::find(files, "adapter_config.json", &ExtraFile::name) != files.end()) {
     const std::string base = word_in(source, "adapter_config.json", "base_model_name_or_path").value_or("");
     return fmt::format(
-        "adapter_config.json makes it an adapter (LoRA), which PEFT and vLLM load beside the model that it is for{}; "
+        "adapter_config.json makes it an adapter (LoRA), which is loaded beside the model that it is for{}; "
         "to convert both, merge it first: `convert BASE OUT --merge` and this directory",
         base.empty() ? "" : ", " + base);
   }

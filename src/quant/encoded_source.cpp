@@ -129,6 +129,7 @@ class EncodedSource final : public Source {
       if (has_second_scale(encoder_.row)) add(cells.second(), MadeAs::Second, i);
       if (encoder_.codes == Codes::Int4) add(cells.shape(), MadeAs::Shape, i);
       ++info_.recast_tensors;
+      ++info_.encoded_weights;
       ++next;
     }
   }

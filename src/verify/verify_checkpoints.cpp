@@ -119,9 +119,11 @@ void tell_of_codes(const RunOptions& run, const Checkpoint& source, const Checkp
 }
 
 /// A part is compared with all of its source unless somebody says of what it is a part. --layers of verify does not:
-/// it limits what is compared, and leaves out the embedding of a part, too.
+/// it limits what is compared, and leaves out the embedding of a part, too. `of_other` are the answers about the other
+/// one, which may be read as a part itself.
 void tell_of_part(const RunOptions& run, const SourceAnswers& answers, const Checkpoint& source,
-                  const Checkpoint& other) {
+                  const SourceAnswers& of_other, const Checkpoint& other) {
+  if (asks_for_part(of_other)) return;
   const Record &record = other.source->record(), &own = source.source->record();
   const auto part = record.find("part"), own_part = own.find("part");
   if (part == record.end() || (own_part != own.end() && own_part->second == part->second)) return;
@@ -135,6 +137,16 @@ void tell_of_part(const RunOptions& run, const SourceAnswers& answers, const Che
   if (all.empty() ? std::ranges::any_of(given, is_given) : std::ranges::none_of(given, lacks)) return;
   tell_note(run, "{}: is a part ({}); {} compares with that part of {}", other.source->path().string(), part->second,
             all.empty() ? "--from-layers, --keep-experts or --drop" : all, source.source->path().string());
+}
+
+/// "the shared expert".
+std::string whose_order_is_unknown(const LayoutAnswers& layout) {
+  const auto is_unknown = [](const Glu& glu) { return glu.kind == Glu::Kind::Unknown; };
+  std::vector<std::string_view> whose;
+  if (is_unknown(layout.glu)) whose.emplace_back("the routed experts");
+  if (layout.shared_glu && is_unknown(*layout.shared_glu)) whose.emplace_back("the shared expert");
+  if (layout.optimizer_glu && is_unknown(*layout.optimizer_glu)) whose.emplace_back("the optimizer's state");
+  return fmt::format("{}", fmt::join(whose, " and "));
 }
 
 /// A checkpoint that was decoded, or encoded anew, is compared with its source as that is stored unless somebody says
@@ -293,10 +305,12 @@ Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path&
   if (verdict.missing.empty() && verdict.extra.empty())
     verdict.differences.configs = compare_configs(a, b, options.a, options.b);
   if (as_stored)
-    tell_note(run, "nothing says in which order the two hold gate and up rows: they were compared as they are stored");
+    tell_note(run,
+              "nothing says in which order the two hold gate and up rows of {}: these were compared as they are stored",
+              whose_order_is_unknown(a.recognition.layout));
   if (!verdict.equal || verdict.compared < verdict.in_both) {
-    tell_of_part(run, options.a, a, b);
-    tell_of_part(run, options.b, b, a);
+    tell_of_part(run, options.a, a, options.b, b);
+    tell_of_part(run, options.b, b, options.a, a);
   }
   if (!verdict.equal) {
     tell_how_to_read(run, options.a, a, b, Question::AreTheyOne);
@@ -367,8 +381,8 @@ Diff diff(const std::filesystem::path& path_a, const std::filesystem::path& path
   if (std::ranges::none_of(found.tensors, [](const TensorDiff& tensor) { return tensor.only_in.has_value(); }))
     found.configs = compare_configs(a, b, options.a, options.b);
   if (found.equal) return found;
-  tell_of_part(run, options.a, a, b);
-  tell_of_part(run, options.b, b, a);
+  tell_of_part(run, options.a, a, options.b, b);
+  tell_of_part(run, options.b, b, options.a, a);
   tell_how_to_read(run, options.a, a, b, Question::HowFarApart);
   tell_how_to_read(run, options.b, b, a, Question::HowFarApart);
   // A difference may be damage; reading equal ones once more would only cost time.

@@ -498,6 +498,16 @@ ALONE = in_each_layout() + [
         lambda tensors: tensors.update({f"base_model.model.model.layers.0.mlp.experts.w1.lora_{f}.weight": tensors[
             f"base_model.model.model.layers.0.mlp.experts.0.gate_proj.lora_{f}.weight"] for f in "AB"})),
           note="a pair without an expert"),
+    # An adapter of another model, whose names and shapes may be alike.
+    *[again(name, *[Run(f"convert SRC OUT --from-config {wrong} {words}", REFUSED, says="it is for a .*, and config.json of the model says")
+                    for words in ("--to vllm", "--experts indexed", "--to hf --experts grouped")],
+            Run(f"verify SRC SRC --from-config {wrong}", REFUSED, plan=False, says="it is for a"),
+            Run(f"inspect SRC --strict --from-config {wrong}", 3, plan=False, says="it is for a"), note="another model's config.json")
+      for name, wrong in (("gpt_oss_packed_peft021", TESTDATA / "whole/qwen3_moe/hf"), ("qwen3_packed_peft021", TESTDATA / "whole/gpt_oss/hf"),
+                          ("qwen3_packed_peft021", TESTDATA / "hf/mixtral"))],
+    again("qwen3_dora_peft018", *[Run(CONVERT + f" --to {program} --force", REFUSED, says=rf"is DoRA .use_dora., and {word} takes none: .*--merge ADAPTER")
+                                  for program, word in (("vllm", "vLLM"), ("sglang", "SGLang"))],
+          Run("inspect SRC", plan=False, says="loads in +PEFT", never_says="vLLM|SGLang"), note="who reads DoRA"),
     # What is not exact, not told, or has no place.
     again("qwen3_sep_peft018", Run(CONVERT + GROUPED, 4, says=r"factors A of their own.*--grow-rank.*\[not-exact\]"), note="two A"),
     again("qwen3_packed_peft021", Run("convert SRC OUT" + INDEXED, 4, says=r"--from-config FILE.*\[no-map\]"),
@@ -601,6 +611,15 @@ CASES = [
                                      Run(MERGE + " --decode bf16", says="is merged")],
            change=of_decoded(name), note="merged into codes")
       for name in ("nvfp4_modelopt", "fp8_block128")],
+    # A head that multi-token prediction repeats; codes under other names; a pattern that cannot be read.
+    Case("whole/deepseek_v3", "hf", [Run(MERGE + " --to megatron", 3, says="--merge changed one of the two; --drop mtp leaves .*copy-differs"),
+                                     Run(MERGE + " --to megatron --drop mtp")],
+         change=lambda source: write_adapter(source.parent / "adapter", source, "DeepseekV3ForCausalLM"), note="a head that is repeated"),
+    Case("quantized/awq_int4", ".", [Run(MERGE, REFUSED, says="--decode bf16 beside --merge makes numbers of them first"), Run(MERGE + " --decode bf16")],
+         change=of_decoded("awq_int4"), note="merged into codes"),
+    refused("qwen3_sep_peft018", config(rank_pattern={"((": 2}), r"error: \S*/adapter\S*: adapter_config.json: the pattern", "no pattern"),
+    adapter("mixtral_sep_rslora_pattern_peft018", Run(MERGE + " --encode fp8:channel", says="note: 32 weights are rounded to fp8:channel"),
+            Run(MERGE), Run("convert OUT OUT2 --encode fp8:channel", says="note: 32 weights are rounded to fp8:channel"), note="merged, then encoded"),
     # Merged twice, and an adapter by itself.
     adapter("qwen3_packed_peft021", Run(MERGE), Run("convert OUT OUT2 --merge CASE/adapter", says="warning: .*'adapter' is merged already"),
             Run("convert CASE/adapter OUT2 --to megatron", REFUSED, says="adapter"), note="twice"),

@@ -92,6 +92,33 @@ def has_own_embedding(out):
     return "" if have[OWN_EMBEDDING] == release[OWN_EMBEDDING] else "not the embedding of multi-token prediction"
 
 
+def second_mtp_layer(tensors):
+    tensors.update({name.replace(".layers.3.", ".layers.4."): tensor for name, tensor in tensors.items() if ".layers.3." in name})
+
+
+def has_both_mtp_layers(out):
+    release, have = read_tensors(DEEPSEEK), read_tensors(out)
+    for name, tensor in release.items():
+        if ".layers.3." not in name:
+            continue
+        if have.get(name) != trained(tensor):
+            return f"{name} is not the model's own"
+        copy = next((original for key, original in MTP_COPIES if key == name), None)
+        right = trained(release[copy]) if copy else tensor
+        if have.get(name.replace(".layers.3.", ".layers.4.")) != right:
+            return f"{name} is not there for the second layer"
+    return "" if json.loads((out / "config.json").read_text())["num_nextn_predict_layers"] == 2 else "the count"
+
+
+TRAINED_FIELDS = {"rms_norm_eps": 0.5, "num_experts_per_tok": 1, "max_position_embeddings": 4096, "routed_scaling_factor": 2.5}
+
+
+def has_text_fields(out):
+    config = json.loads((out / "config.json").read_text())
+    wrong = [key for key, value in TRAINED_FIELDS.items() if config["text_config"].get(key) != value]
+    return f"{wrong} are not the model's own" if wrong or config["model_type"] != "glm4v_moe" else ""
+
+
 def beside(change, release=DEEPSEEK):
     """Returns a change that puts a changed copy of the release beside the source."""
 
@@ -157,6 +184,27 @@ CASES = [
             says="'model.layers.3.embed_tokens.weight' should repeat .*: it is moved as a tensor of its own"),
         Run("convert SRC OUT2 --fill-from CASE/release --to megatron", 3, says=r"model.layers.3.embed_tokens.weight.*copy-differs"),
     ], change=both(lost(MTP), beside(tensors_changed(own_embedding))), note="filled: an embedding of MTP's own"),
+    # A release with a second layer of multi-token prediction gives all of it.
+    Case("whole/deepseek_v3", "hf", [
+        Run("convert SRC OUT --fill-from CASE/release", check=has_both_mtp_layers),
+        Run("inspect OUT --strict", plan=False),
+        Run("convert SRC OUT2 --fill-from CASE/release --to megatron"),
+    ], change=both(lost("nothing"), beside(both(tensors_changed(second_mtp_layer), config_changed(num_nextn_predict_layers=2)))),
+         note="filled: a second layer of multi-token prediction"),
+    # A model that was trained on keeps what it computes, inside of what sees.
+    Case("whole/glm4v_moe", "hf", [
+        Run(f"convert SRC OUT --fill-from {TESTDATA / 'whole/glm4v_moe/hf'}", check=has_text_fields,
+            says="rms_norm_eps is 0.5 in config.json of"),
+        Run("inspect OUT --strict", plan=False),
+    ], change=both(text_model_alone, config_changed(**TRAINED_FIELDS)), note="filled: what sees, for a model that computes otherwise"),
+    Case("whole/qwen3_moe", "hf", [
+        Run(f"convert SRC OUT --fill-from {QWEN} --to megatron", says="--fill-from changes nothing"),
+        Run(f"convert SRC OUT --fill-from {QWEN}", 4, says="--fill-from changes nothing.*already-in-layout"),
+    ], change=lost("lm_head", tie_word_embeddings=True), note="filled: no head that is the embedding"),
+    Case("whole/qwen3_moe", "hf", [
+        Run(f"convert {QWEN} OUT --encode fp8:channel"),
+        Run(f"convert OUT OUT2 --fill-from {QWEN}", 3, says=r"`glu-ckpt convert \S+ DST --decode bf16` makes numbers of these first"),
+    ], note="filled: numbers beside codes"),
     # Options beside --fill-from describe SRC.
     Case("whole/qwen3_moe", "hf", [
         Run("convert SRC OUT --fill-from CASE/release", 4,

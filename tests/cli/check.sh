@@ -137,6 +137,16 @@ check_manifest() {
   local dir=$WORK/manifest out=$WORK/manifest/out to
   mkdir -p "$dir"
   cp -r "$TESTDATA/hf/qwen3_moe" "$dir/source"
+  # A download with its sums, and no record: each file is counted once.
+  cp -rL "$dir/source" "$dir/loaded" && chmod -R u+w "$dir/loaded"
+  (cd "$dir/loaded" && sha256sum -- * >../sums && mv ../sums glu_ckpt.sha256)
+  status "manifest: of a download" 0 check "$dir/loaded"
+  check "manifest: of a download: $OUT" has "$OUT" "ok: 5 files ok, 0 differ, 0 missing, 0 without a checksum"
+  printf x >>"$dir/loaded/config.json"
+  status "manifest: of a damaged download" 1 check "$dir/loaded"
+  check "manifest: of a damaged download: $OUT" has "$OUT" "damaged: 4 files ok, 1 differ, 0 missing, 0 without a checksum"
+  check "manifest: of a damaged download: one line: $OUT" [ "$(grep -c '^config.json' <<<"$OUT")" == 1 ]
+  rm -r "$dir/loaded"
   mkdir "$dir/source/tokenizer"
   echo x >"$dir/source/tokenizer/"$'with\nnew line \\ and more'
   for to in megatron torchtitan "hf --experts grouped --glu contiguous"; do

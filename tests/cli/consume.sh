@@ -46,6 +46,7 @@ consume_refusals() {
   refuses_to_consume "a part of the model" 4 "would be lost with its files" "$at/plain" --layers 0-0
   refuses_to_consume "--encode" 4 "those before rounding would be lost" "$at/plain" --encode fp8:128x128
   refuses_to_consume "--allow-narrowing" 4 "those before rounding would be lost" "$at/plain" --dtype '*=bf16' --allow-narrowing
+  refuses_to_consume "--fill-from" 4 "tensors of files that are not SRC's" "$at/plain" --fill-from "$TESTDATA/whole/qwen3_moe/hf"
   refuses_to_consume "--drop" 4 "would be lost with its files" "$at/plain" --drop mtp
   refuses_to_consume "--optimizer drop" 4 "would be lost with its files" "$at/plain" --optimizer drop
   consume "$at/plain" "$WORK/consumed"
@@ -54,6 +55,25 @@ consume_refusals() {
   check "the sound neighbour: config.json stays" [ -f "$at/plain/config.json" ]
   "$PROGRAM" convert "$from" "$WORK/not_consumed" --experts grouped -q || bad "the reference"
   check "the same bytes as without" [ "$(tree_sum "$WORK/consumed")" == "$(tree_sum "$WORK/not_consumed")" ]
+  # The finished run once more; and sources that are none: a mount point without its disk, a wrong name, another model.
+  local again=(--experts grouped --consume-source --resume) command
+  mkdir "$at/empty"
+  cp -rL "$TESTDATA/hf/mixtral" "$at/another" && rm "$at"/another/*.safetensors
+  for command in plan convert; do
+    status "$command of the finished run" 0 $command "$at/plain" "$WORK/consumed" "${again[@]}"
+    check "$command of the finished run: $OUT" has "$OUT" "to          hf:qwen3_moe, grouped"
+    check "$command of the finished run: $ERR" has "$ERR" "$WORK/consumed is complete, and $at/plain has no files of tensors any more"
+    for source in empty nowhere another; do
+      status "$command: $source" 3 $command "$at/$source" "$WORK/consumed" "${again[@]}"
+    done
+  done
+  # One directory in two spellings.
+  cp -rL "$from" "$at/spelled" && chmod -R u+w "$at/spelled"
+  sed -i 's#"model-00001-of#"./model-00001-of#' "$at/spelled/model.safetensors.index.json"
+  rm -r "$WORK/consumed"
+  consume "$at/spelled" "$WORK/consumed"
+  check "a directory in two spellings: exit 0, got $GOT: $ERR" [ "$GOT" == 0 ]
+  check "a directory in two spellings: the same bytes" [ "$(tree_sum "$WORK/consumed")" == "$(tree_sum "$WORK/not_consumed")" ]
 }
 
 # consumes_as_well MODEL OPTIONS: the output has the bytes of a conversion that keeps its source, of which no tensors are left.

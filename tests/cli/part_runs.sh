@@ -22,12 +22,13 @@ part_refusals() {
   check "no DST yet" absent "$dst"
   part_run 4 "was begun in 3 parts, and this run is one of 2 parts; the same command with --part I/3, for each I that is not done, goes on with it" "$src" "$dst" --experts grouped --part 2/2
   part_run 4 "had '--experts grouped', and this one has '--experts grouped --max-shard-size 100000'" "$src" "$dst" --experts grouped --max-shard-size 100KB --part 2/3
-  part_run 4 "another source or other options" "$TESTDATA/hf/mixtral" "$dst" --experts grouped --part 2/3
+  part_run 4 "the run that did not finish had another source: " "$TESTDATA/hf/mixtral" "$dst" --experts grouped --part 2/3
   part_run 4 "was begun in 3 parts, and this run is one without --part" "$src" "$dst" --experts grouped --resume
   part_run 4 "runs of 3 parts did not finish it: the same command with --part I/3, for each I that is not done, goes on with it, or remove it" "$src" "$dst" --experts grouped
   part_run 2 "is no part" "$src" "$dst" --experts grouped --part 4/3
   part_run 2 "exclude" "$src" "$dst" --experts grouped --part 2/3 --overwrite
   part_run 2 "exclude" "$src" "$dst" --experts grouped --part 2/3 --consume-source
+  status "plan of another number of parts" 4 plan "$src" "$dst" --experts grouped --part 2/2
   status "plan of a part that goes on" 0 plan "$src" "$dst" --experts grouped --part 2/3
   part_run 0 "1 of 3 parts is not done yet (3)" "$src" "$dst" --experts grouped --part 2/3
   part_run 0 "1 of 3 parts is not done yet (3), and the last one finishes it" "$src" "$dst" --experts grouped --part 1/3

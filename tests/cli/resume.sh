@@ -37,6 +37,24 @@ resume_complete() {
   status "complete: planned" 0 plan "$FAULT_SRC" "$out" "${to[@]}" --resume
   check "complete: plan says so: $ERR" has "$ERR" "$out is there already, with the layout and the files of this run"
   status "complete: planned, another order" 4 plan "$FAULT_SRC" "$out" "${to[@]/interleaved:32/contiguous}" --resume
+  # Files that the run made beside the tensors.
+  local trained=$WORK/trained whole=$TESTDATA/whole/qwen3_moe/hf file
+  status "complete: of a trainer" 0 convert "$whole" "$trained" --to megatron -q
+  for file in release/common.pt release/metadata.json megatron_args.txt hf/config.json; do
+    mv "$trained/$file" "$WORK/aside"
+    status "complete: without $file" 4 convert "$whole" "$trained" --to megatron --resume -q
+    check "complete: without $file: $ERR" has "$ERR" "${file##*/}"
+    status "complete: planned without $file" 4 plan "$whole" "$trained" --to megatron --resume -q
+    (cat "$WORK/aside" && echo) >"$trained/$file"
+    status "complete: with another $file" 4 convert "$whole" "$trained" --to megatron --resume -q
+    mv "$WORK/aside" "$trained/$file"
+  done
+  status "complete: without the checksums that it asks for" 4 convert "$whole" "$trained" --to megatron --resume --manifest sha256 -q
+  status "complete: all there" 0 convert "$whole" "$trained" --to megatron --resume -q
+  rm -r "$trained"
+  ln -s nowhere "$WORK/dangling"
+  for file in plan convert; do status "complete: a link to nothing: $file" 4 $file "$FAULT_SRC" "$WORK/dangling" "${to[@]}" --resume -q; done
+  rm "$WORK/dangling"
   cp "$out/config.json" "$WORK/config"
   : >"$out/config.json"
   status "complete: an emptied config.json" 4 convert "$FAULT_SRC" "$out" "${to[@]}" --resume -q

@@ -315,3 +315,37 @@ stranger_sees() {
   status "without" 0 inspect "$TESTDATA/whole/qwen3_moe/hf" && check "without: $OUT" [ "${OUT/beside/}" == "$OUT" ]
   rm -rf "$out"
 }
+
+# Tensors that were changed on purpose, and messages that led elsewhere.
+stranger_changes() {
+  local hf=$TESTDATA/whole/qwen3_moe/hf one=$WORK/one two=$WORK/two line
+  status "changed: written" 0 convert "$hf" "$one" --experts grouped -q
+  python3 - "$one/model.safetensors" <<'PY'
+import sys
+data = bytearray(open(sys.argv[1], "rb").read())
+data[-1] ^= 1
+open(sys.argv[1], "wb").write(data)
+PY
+  status "changed" 3 convert "$one" "$two" --to megatron
+  check "changed: the way on: $ERR" has "$ERR" "If that was meant, --accept-changes takes it as it is; otherwise find an intact copy"
+  status "changed: accepted" 0 convert "$one" "$two" --to megatron --accept-changes -q
+  status "changed: its output is whole" 0 check "$two" --strict -q
+  status "changed: the same model" 0 verify "$one" "$two" -q
+  status "changed: stamp" 4 stamp "$one" --remove && check "changed: stamp: $ERR" has "$ERR" "\`convert --accept-changes\` takes them as they are"
+  rm -r "$two"
+  status "nothing to decode" 4 convert "$hf" "$two" --decode bf16 && check "nothing to decode: $ERR" has "$ERR" "No weight of it is quantized: --decode has none to decode"
+  status "blocks that do not fit" 4 plan "$TESTDATA/whole/deepseek_v3/hf" "$two" --to megatron --glu interleaved:32
+  check "blocks that do not fit: $ERR" has "$ERR" "; --pad-experts 32 makes the experts wider with zeros"
+  status "a reason" 0 plan "$TESTDATA/whole/olmoe/hf" "$two" --to megatron
+  check "a reason is given once: $ERR" [ "$(grep -c 'span all heads' <<<"$ERR")" == 1 ]
+  status "a part" 0 convert "$TESTDATA/whole/kimi_k25/hf" "$two" --layers 0-1 -q
+  status "a part, compared" 1 verify "$TESTDATA/whole/kimi_k25/hf" "$two" --drop vision
+  check "a part, compared: the other is none: $ERR" [ "${ERR/hf: is a part/}" == "$ERR" ]
+  rm -r "$two"
+  for line in contiguous interleaved:2; do
+    status "$line" 0 convert "$TESTDATA/megatron/homogeneous" "$WORK/$line" --format safetensors --from-glu contiguous --glu "$line" -q --force
+  done
+  status "one order is not known" 0 verify "$WORK/contiguous" "$WORK/interleaved:2"
+  check "one order is not known: $ERR" has "$ERR" "in which order the two hold gate and up rows of the shared expert: these were compared as they are stored"
+  rm -rf "$one" "$two" "$WORK/contiguous" "$WORK/interleaved:2"
+}

@@ -45,7 +45,7 @@ what_is_it() {
   safetensors_of "$what/lora/adapter_model.safetensors" base_model.model.q_proj.lora_A.weight
   printf '{"peft_type": "LORA", "base_model_name_or_path": "org/base"}' >"$what/lora/adapter_config.json"
   status "inspect of an adapter" 0 inspect "$what/lora"
-  check "inspect of an adapter: $OUT" has "$OUT" "makes it an adapter (LoRA), which PEFT and vLLM load beside the model that it is for, org/base; to convert both, merge it first"
+  check "inspect of an adapter: $OUT" has "$OUT" "makes it an adapter (LoRA), which is loaded beside the model that it is for, org/base; to convert both, merge it first"
   safetensors_of "$what/unet/diffusion_pytorch_model.safetensors" conv_in.weight
   printf '{"_class_name": "UNet2DConditionModel"}' >"$what/unet/config.json"
   status "inspect of a unet" 0 inspect "$what/unet"
