@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "convert/check_output.hpp"
+#include "convert/consume.hpp"
 #include "core/fail.hpp"
 #include "core/hash.hpp"
 #include "core/readable.hpp"
@@ -75,6 +76,20 @@ std::string content_line(const std::string& name, const std::string& text) {
   return fmt::format("{} {} {}\n", name, text.size(), hex(hash128(std::as_bytes(std::span(text)), 0)));
 }
 
+/// The lines of identity_of(). Of a source whose files an earlier run removed those of that run, where the files are
+/// still the same ones or copies of them: whoever has one copy of a model may have to move it to another disk.
+std::string identity_of_source(const Conversion& conversion) {
+  const CheckpointInfo& info = conversion.source.source->info();
+  if (conversion.consumed == nullptr || !conversion.consumed->was_loaded()) return identity_of(info);
+  std::string text;
+  for (const OpenedFile& file : info.files) {
+    const auto first = conversion.consumed->found_first(file.path);
+    text += first ? identity_line(first->path, first->identity.ino, first->identity.size, first->identity.mtime_ns)
+                  : identity_line(canonical_path(file.path).string(), file.inode, file.bytes, file.modified_ns);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string config_line(const Source& source) {
@@ -101,7 +116,7 @@ OutputIdentity identify_output(const Conversion& conversion, i64 bytes_to_clone)
   // A file that --keep-experts names may be another one by now.
   const Record& record = conversion.source.source->record();
   if (const auto part = record.find("part"); part != record.end()) text += fmt::format("part {}\n", part->second);
-  text += identity_of(conversion.source.source->info()) + config;
+  text += identity_of_source(conversion) + config;
   for (const std::filesystem::path& file : conversion.source.source->info().deciding_files)
     text += content_line(file.filename().string(), read_small_file(file, kMaxConfigBytes, ErrorCode::ConfigJson));
   if (const std::string& named = options.from.config_file; !named.empty())

@@ -67,6 +67,7 @@ struct CheckpointFiles {
 
 /// The files that tensors are read from, a line each: path, inode, bytes, and when the file was last written.
 std::string identity_of(const CheckpointInfo& info);
+std::string identity_line(const std::string& path, u64 inode, i64 bytes, i64 modified_ns);
 
 std::unique_ptr<Source> read_safetensors(const CheckpointFiles& files);
 std::unique_ptr<Source> read_torch(const CheckpointFiles& files);

@@ -48,12 +48,15 @@ bool has_status_as_opened(const CheckpointInfo& info) {
   });
 }
 
+std::string identity_line(const std::string& path, u64 inode, i64 bytes, i64 modified_ns) {
+  return fmt::format("file {} {} {} {}\n", path, inode, bytes, modified_ns);
+}
+
 std::string identity_of(const CheckpointInfo& info) {
   // Sizes and dates alone may be another model's: images and archives have one date for all files.
   std::string text;
   for (const OpenedFile& file : info.files)
-    text +=
-        fmt::format("file {} {} {} {}\n", canonical_path(file.path).string(), file.inode, file.bytes, file.modified_ns);
+    text += identity_line(canonical_path(file.path).string(), file.inode, file.bytes, file.modified_ns);
   return text;
 }
 

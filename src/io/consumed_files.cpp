@@ -22,6 +22,9 @@ constexpr i64 kInSecond = 1'000'000'000;
 constexpr i64 kMostKept = i64{4} << 30;
 
 i64 in_nanoseconds(const timespec& time) { return i64{time.tv_sec} * kInSecond + time.tv_nsec; }
+FileIdentity identity_of(const struct stat& info) {
+  return {info.st_dev, info.st_ino, info.st_size, in_nanoseconds(info.st_mtim), in_nanoseconds(info.st_ctim)};
+}
 timespec time_of(i64 ns) { return {static_cast<time_t>(ns / kInSecond), static_cast<long>(ns % kInSecond)}; }
 
 }  // namespace
@@ -35,6 +38,8 @@ struct ConsumedFiles::Kept {
   /// The bytes themselves, by their offsets; no two touch.
   std::map<i64, std::string> parts;
   std::atomic<bool> removed{false};
+  /// Of what an earlier run kept: the file as it was found then, where it is still that one, or a copy of that.
+  std::optional<Found> found = std::nullopt;
 
   void fill(struct stat& info) const {
     info = {};
@@ -154,8 +159,7 @@ int ConsumedFiles::watch(const char* path, int real) {
         return real;
       }
       kept = std::make_shared<Kept>();
-      kept->identity = {info.st_dev, info.st_ino, info.st_size, in_nanoseconds(info.st_mtim),
-                        in_nanoseconds(info.st_ctim)};
+      kept->identity = identity_of(info);
       kept->mode = info.st_mode & 07777;
     }
     file->kept = kept;
@@ -366,6 +370,7 @@ void ConsumedFiles::save(const fs::path& path, std::string_view fingerprint, std
   ByteWriter out;
   out.text(fingerprint);
   out.text(memo);
+  out.text(source_);
   out.number(std::ssize(kept_));
   for (const auto& [name, kept] : kept_) {
     out.text(name);
@@ -391,6 +396,26 @@ void ConsumedFiles::save(const fs::path& path, std::string_view fingerprint, std
   memo_ = memo;
 }
 
+/// Returns whether the file is the kept one, or a copy of it with its date.
+bool ConsumedFiles::is_copy(const Kept& kept, const struct stat& info, const fs::path& file) {
+  if (info.st_size != kept.identity.size || in_nanoseconds(info.st_mtim) != kept.identity.mtime_ns) return false;
+  if (info.st_ino == kept.identity.ino && info.st_dev == kept.identity.dev) return true;
+  const File copy = File::open_read(file);
+  std::string there;
+  return std::ranges::all_of(kept.parts, [&](const auto& part) {
+    there.resize(part.second.size());
+    copy.pread_exact(std::as_writable_bytes(std::span(there)), part.first);
+    return there == part.second;
+  });
+}
+
+std::optional<ConsumedFiles::Found> ConsumedFiles::found_first(const fs::path& file) const {
+  const std::string name = resolved(file.c_str());
+  const std::shared_lock lock(mutex_);
+  const auto kept = kept_.find(name);
+  return kept == kept_.end() ? std::nullopt : kept->second->found;
+}
+
 void ConsumedFiles::load(const fs::path& path) {
   const std::string name = path.string();
   const std::string text = read_small_file(path, kMostKept, ErrorCode::Io);
@@ -402,8 +427,11 @@ void ConsumedFiles::load(const fs::path& path) {
   ByteReader in(content, name);
   fingerprint_ = in.text();
   memo_ = in.text();
+  const std::string source = in.text();
   for (std::size_t files = in.count(9 * sizeof(i64)); files > 0; --files) {
-    const std::string file = in.text();
+    const std::string first = in.text();
+    const bool is_below = first == source || first.starts_with(source + "/");
+    const std::string file = is_below ? source_ + first.substr(source.size()) : first;
     auto kept = std::make_shared<Kept>();
     kept->identity.dev = static_cast<u64>(in.number());
     kept->identity.ino = static_cast<u64>(in.number());
@@ -416,7 +444,11 @@ void ConsumedFiles::load(const fs::path& path) {
       kept->parts[offset] = in.text();
     }
     struct stat info {};
-    kept->removed = below_.lstat(file.c_str(), &info) != 0 && errno == ENOENT;
+    const bool is_there = below_.lstat(file.c_str(), &info) == 0;
+    kept->removed = !is_there && errno == ENOENT;
+    if (kept->removed || (is_there && is_copy(*kept, info, file))) kept->found = Found{first, kept->identity};
+    // A copy goes on as itself once it is removed.
+    if (is_there && kept->found) kept->identity = identity_of(info);
     kept_[file] = std::move(kept);
   }
   in.end();

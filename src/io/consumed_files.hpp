@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
 #include <span>
 #include <string>
@@ -27,7 +28,8 @@ class ConsumedFiles final : public SystemCalls {
   explicit ConsumedFiles(const std::filesystem::path& source);
   ~ConsumedFiles() override;
 
-  /// Takes over what an earlier run wrote with save(). Throws Io where it is damaged.
+  /// Takes over what an earlier run wrote with save(), also of a source that lay elsewhere. Throws Io where it is
+  /// damaged.
   void load(const std::filesystem::path& path);
   /// Ends the noting, and keeps what was read of those of the files that are there.
   void keep(std::span<const std::filesystem::path> files);
@@ -45,6 +47,15 @@ class ConsumedFiles final : public SystemCalls {
   /// Returns true where the file is not there any more, but kept.
   bool is_removed(const std::filesystem::path& file) const;
   bool has_removed() const;
+
+  /// A file as the run found it that kept it.
+  struct Found {
+    std::string path;
+    FileIdentity identity;
+  };
+  /// What the fingerprint of the earlier run says of the file, where that is still the one: the same file or a copy of
+  /// it, wherever the source lies now. Its size, its date and all that was read of it while it was opened tell that.
+  std::optional<Found> found_first(const std::filesystem::path& file) const;
 
   int open(const char* path, int flags, mode_t mode) override;
   int close(int descriptor) override;
@@ -82,6 +93,7 @@ class ConsumedFiles final : public SystemCalls {
   using KeptPtr = std::shared_ptr<Kept>;
   using OpenedPtr = std::shared_ptr<Opened>;
 
+  static bool is_copy(const Kept& kept, const struct stat& info, const std::filesystem::path& file);
   std::string resolved(const char* path) const;
   KeptPtr removed_at(const char* path) const;
   OpenedPtr opened(int descriptor) const;

@@ -108,25 +108,26 @@ std::string with_field(std::string_view config, std::string_view field, const st
 
 /// The configuration of a multimodal model with the fields of a language model's own one in its language model.
 std::string with_own_fields(std::string config, const std::string& own) {
-  // They say what wrote the file, and for what class.
-  constexpr std::string_view kOfFile[] = {"architectures",        "model_type", "auto_map",
-                                          "transformers_version", "dtype",      "torch_dtype"};
+  // They say what wrote the file, and for what class. That of codes speaks of what sees, too.
+  constexpr std::string_view kOfFile[] = {"architectures", "model_type",  "auto_map",           "transformers_version",
+                                          "dtype",         "torch_dtype", "quantization_config"};
   const std::string strict_own = without_python_numbers(own);
   const JsonDocument own_document(strict_own, kMaxFilledConfigDepth);
   if (own_document.fault() || own_document.root().kind() != JsonKind::Object) return config;
   for (const JsonMember member : own_document.root().members()) {
     if (std::ranges::find(kOfFile, member.key) != std::end(kOfFile)) continue;
-    const auto text_of = [](const std::string& text, const JsonValue& value) {
-      const TextRange range = json_value_range(text, static_cast<std::size_t>(value.offset()));
+    // A strict text has each value where the other one has it.
+    const auto text_of = [](const std::string& text, const std::string& strict, const JsonValue& value) {
+      const TextRange range = json_value_range(strict, static_cast<std::size_t>(value.offset()));
       return text.substr(range.begin, range.end - range.begin);
     };
-    const std::string wanted = text_of(own, member.value), strict = without_python_numbers(config);
+    const std::string wanted = text_of(own, strict_own, member.value), strict = without_python_numbers(config);
     const JsonDocument document(strict, kMaxFilledConfigDepth);
     const auto inner = find_text_config(document.root());
     if (!inner) return config;
     auto there = inner->find(member.key);
     if (!there) there = document.root().find(member.key);
-    if (!there || text_of(config, *there) != wanted) config = with_field(config, member.key, wanted);
+    if (!there || text_of(config, strict, *there) != wanted) config = with_field(config, member.key, wanted);
   }
   return config;
 }

@@ -247,3 +247,53 @@ consume_half() {
   check "the same bytes" [ "$(tree_sum "$at/one")" == "$(tree_sum "$at/reference")" ]
   check "no tensors, and no note" [ -z "$(find "$source" -name '*.safetensors' -o -name "$note")" ]
 }
+
+# Half of a source and half of an output are moved to another disk, the only copy of both, and the run goes on there.
+consume_moved() {
+  local work=(--decode f32 --experts keep) at=$WORK/consume_moved there=$WORK/consume_moved_there pid file
+  mkdir -p "$at"
+  cp -rL "$TESTDATA/quantized/fp8_block128" "$at/whole" && rm "$at/whole/decoded.safetensors"
+  "$PROGRAM" convert "$at/whole" "$at/source" --experts keep --max-shard-size 60KB -q --force 2>/dev/null ||
+    bad "a source of small files"
+  "$PROGRAM" convert "$at/source" "$at/reference" "${work[@]}" -q 2>/dev/null || bad "the reference"
+  hold_anew
+  "$HELD_PROGRAM" convert "$at/source" "$at/one" "${work[@]}" --consume-source -q -j 1 --max-memory 1MiB </dev/null 2>/dev/null &
+  pid=$!
+  check "a run stands still in the middle of its source" held 1 $pid
+  kill -KILL $pid
+  wait $pid 2>/dev/null
+  # A copy that lost its dates may be of another model, and so may one with another header.
+  cp -r "$at" "$there"
+  for file in plan convert; do
+    status "$file: copies without their dates" 4 $file "$there/source" "$there/one" "${work[@]}" --consume-source --resume
+    says "$file: copies without their dates" "another source: " " is another file than then"
+  done
+  rm -rf "$there" && cp -a "$at" "$there"
+  file=$(ls "$there"/source/*.safetensors | tail -n 1)
+  python3 - "$file" <<'PY'
+import os, sys
+path = sys.argv[1]
+date = os.stat(path).st_mtime_ns
+data = bytearray(open(path, "rb").read())
+at = data.index(b'"F')
+data[at + 1:at + 2] = b"G"
+open(path, "wb").write(data)
+os.utime(path, ns=(date, date))
+PY
+  "$PROGRAM" convert "$there/source" "$there/one" "${work[@]}" --consume-source --resume -q 2>/dev/null
+  check "another header with the same date is refused" [ $? != 0 ]
+  check "and nothing more of the source goes" [ "$(find "$there/source" -name '*.safetensors' | wc -l)" == "$(find "$at/source" -name '*.safetensors' | wc -l)" ]
+  rm -rf "$there" && cp -a "$at" "$there" && rm -rf "$at/source" "$at"/one*
+  status "plan at the other place" 0 plan "$there/source" "$there/one" "${work[@]}" --consume-source --resume
+  check "plan says what is done: $ERR" has "$ERR" "note: --resume: an earlier run wrote "
+  hold_anew
+  "$HELD_PROGRAM" convert "$there/source" "$there/one" "${work[@]}" --consume-source --resume -q -j 1 --max-memory 1MiB </dev/null 2>/dev/null &
+  pid=$!
+  check "it stands still at the other place" held 1 $pid
+  kill -KILL $pid
+  wait $pid 2>/dev/null
+  status "the run goes on at the other place" 0 convert "$there/source" "$there/one" "${work[@]}" --consume-source --resume -q
+  check "at the other place: the same bytes" [ "$(tree_sum "$there/one")" == "$(tree_sum "$at/reference")" ]
+  check "at the other place: no tensors, and no note" [ -z "$(find "$there/source" -name '*.safetensors' -o -name "glu_ckpt.journal.owner")" ]
+  rm -rf "$at" "$there"
+}

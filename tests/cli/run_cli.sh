@@ -37,7 +37,7 @@ declare -A SETS=(
     quantized_named_config quantized_refusals nan_codes"
   [forward]="devices bench_convert forward forward_refusals verify_forward verify_subset forward_families forward_tiny"
   [limits]="memory_limit small_values peak_memory_alone permissions no_room file_size_limit peak_memory full_size_plans reflink"
-  [faults]="kills signals source_changes unreadable_source resume_mismatch resume_complete resume_cannot_begin two_at_once consume_refusals consume_turned consume_rehearsal consume_twice consume_half consume_kills part_refusals part_twice part_examples part_kills"
+  [faults]="kills signals source_changes unreadable_source resume_mismatch resume_complete resume_cannot_begin two_at_once consume_refusals consume_turned consume_rehearsal consume_twice consume_half consume_moved consume_kills part_refusals part_twice part_examples part_kills"
 )
 for name in "${@:-${!SETS[@]}}"; do
   for group in ${SETS[$name]:-$name}; do
