@@ -102,6 +102,11 @@ OptionGroup general(
                    option("-h,--help", "print this help; -h is the short one, without values and defaults", {})}})};
 }
 
+OptionRow dropped_optimizer() {
+  return option("--optimizer WHAT", "the optimizer's tensors",
+                choice<bool>(FIELD(from.drop_optimizer), {{"keep", false}, {"drop", true}}), "keep");
+}
+
 OptionRow dropped_part() { return option("--drop PART", "a model without this part", dropped_parts()); }
 
 OptionGroup source() {
@@ -165,6 +170,7 @@ OptionGroup compared_source() {
                                  "a model of these layers of A alone, as --layers of convert makes it",
                                  text(FIELD(from.layers))));
   group.options.push_back(dropped_part());
+  group.options.push_back(dropped_optimizer());
   return group;
 }
 
@@ -301,15 +307,14 @@ OptionGroup destination(const std::string& program) {
               "for Megatron: one tensor for all layers, with an axis that counts them, where others get one for each "
               "layer; a HybridModel loads a GPT model in that form alone",
               flag(FIELD(convert.to.stack_layers))),
-          option("--optimizer WHAT", "the optimizer's tensors",
-                 choice<bool>(FIELD(from.drop_optimizer), {{"keep", false}, {"drop", true}}), "keep"),
+          dropped_optimizer(),
           option("--layers FIRST-LAST",
                  "a model of these layers (0-3), or of one (7), counted anew from 0, with its configuration, and with "
                  "multi-token prediction unless --drop mtp (verify's --layers chooses what is compared)",
                  text(FIELD(from.layers))),
           dropped_part(),
-          option("--max-shard-size SIZE", "tensor bytes per shard", size(FIELD(convert.max_shard_bytes), 1),
-                 "5GB; of a DST of 5 to 80GB a sixteenth, at least 1GB"),
+          option("--max-shard-size SIZE", "tensor bytes per shard; of a model in the same layout, too",
+                 size(FIELD(convert.max_shard_bytes), 1), "5GB; of a DST of 5 to 80GB a sixteenth, at least 1GB"),
       }};
 }
 
@@ -478,7 +483,8 @@ CommandTable digest_command() {
           {{"What is compared",
             {option("--check FILE",
                     "compare each path in FILE with the digest before it; `digest PATH... >FILE` writes such a file",
-                    text(FIELD(check_file)))}},
+                    text(FIELD(check_file))),
+             dropped_optimizer()}},
            source(),
            work(),
            general()}};

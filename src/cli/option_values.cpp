@@ -45,35 +45,39 @@ std::vector<std::string> plain(const std::vector<ValueWord>& words) {
   return out;
 }
 
-/// "64MiB", "5GB" (decimal), "1G" (binary, as dd and rclone have it), "4096".
+/// "64MiB", "1.5GB" (decimal), "1G" (binary, as dd and rclone have it), "4096".
 std::optional<i64> parse_size(const std::string& text) {
   struct Unit {
     std::string_view name;
     i64 bytes;
   };
   static constexpr Unit kUnits[] = {
-      {"", 1},
-      {"B", 1},
-      {"K", 1LL << 10},
-      {"KiB", 1LL << 10},
-      {"KB", 1'000},
-      {"M", 1LL << 20},
-      {"MiB", 1LL << 20},
-      {"MB", 1'000'000},
-      {"G", 1LL << 30},
-      {"GiB", 1LL << 30},
-      {"GB", 1'000'000'000},
-      {"T", 1LL << 40},
-      {"TiB", 1LL << 40},
-      {"TB", 1'000'000'000'000},
+      {"", 1},           {"B", 1},           {"K", 1LL << 10},          {"KiB", 1LL << 10},
+      {"KB", 1'000},     {"kB", 1'000},      {"M", 1LL << 20},          {"MiB", 1LL << 20},
+      {"MB", 1'000'000}, {"G", 1LL << 30},   {"GiB", 1LL << 30},        {"GB", 1'000'000'000},
+      {"T", 1LL << 40},  {"TiB", 1LL << 40}, {"TB", 1'000'000'000'000},
   };
+  const char* const last = text.data() + text.size();
   i64 number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  const std::string_view unit(end, static_cast<std::size_t>(text.data() + text.size() - end));
-  if (error == std::errc() && number >= 0)
-    for (const Unit& known : kUnits)
-      if (known.name == unit)
-        if (const auto bytes = checked_mul(number, known.bytes)) return bytes;
+  const auto [end, error] = std::from_chars(text.data(), last, number);
+  if (error != std::errc() || number < 0) return std::nullopt;
+  // Of a fraction its digits, and the power of ten that they are divided by.
+  i64 digits = 0, power = 1;
+  const char* at = end;
+  if (at != last && *at == '.')
+    for (++at; at != last && *at >= '0' && *at <= '9'; ++at) {
+      constexpr i64 kMostDigits = 1'000'000'000;
+      if (power >= kMostDigits) return std::nullopt;
+      digits = 10 * digits + (*at - '0');
+      power *= 10;
+    }
+  const std::string_view unit(at, static_cast<std::size_t>(last - at));
+  for (const Unit& known : kUnits)
+    if (known.name == unit && (power == 1 || known.bytes > 1))
+      if (const auto bytes = checked_mul(number, known.bytes)) {
+        const double part = static_cast<double>(digits) / static_cast<double>(power);
+        return checked_add(*bytes, static_cast<i64>(part * static_cast<double>(known.bytes)));
+      }
   return std::nullopt;
 }
 
@@ -164,7 +168,8 @@ ValueKind glu(GluField field, bool in_help) {
   const std::vector<ValueWord> words = {
       {"split", "gate and up as two tensors", in_help},
       {"contiguous", "all gate rows, then all up rows", in_help},
-      {"interleaved:32", "32 gate rows, 32 up rows and so on; or any other number", in_help},
+      {"interleaved:32", "32 gate rows, 32 up rows and so on; or any other number. It is 32 where none is given",
+       in_help},
   };
   return {[field, words](Options& options, const std::string& typed) -> std::string {
             try {

@@ -295,6 +295,7 @@ void spread(Options& options) {
   options.verify.b.decode_as = options.from.decode_as;
   options.verify.b.encode = options.from.encode;
   options.verify.b.encode_as = options.from.encode_as;
+  options.verify.b.drop_optimizer = options.from.drop_optimizer;
   options.verify.b.from_lora = options.from.from_lora;
   options.verify.b.adapted_config = options.from.config_file;
   options.report.b = options.diff.b = options.verify.b;

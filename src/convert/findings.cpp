@@ -9,6 +9,9 @@
 #include "families/architecture.hpp"
 #include "format/check_apart.hpp"
 #include "format/extras.hpp"
+#include "format/model_config.hpp"
+#include "io/directory.hpp"
+#include "io/file.hpp"
 #include "io/file_names.hpp"
 #include "model/adapter_view.hpp"
 #include "model/saved_arguments.hpp"
@@ -228,6 +231,15 @@ bool keeps_prefix(const Conversion& conversion) {
   });
 }
 
+/// Returns whether the model's own config.json lies beside an output that is one file, where programs find it.
+bool has_config_beside(const Conversion& conversion) {
+  constexpr i64 kMostBytes = i64{16} << 20;
+  const std::filesystem::path beside = directory_of(conversion.output) / "config.json";
+  if (!names_single_file(conversion.output) || !is_file(beside) || conversion.source.hints.config.empty()) return false;
+  return without_python_numbers(read_small_file(beside, kMostBytes, ErrorCode::ConfigJson)) ==
+         conversion.source.hints.config;
+}
+
 LoadsIn loaders_of(const Conversion& conversion) {
   const auto& [source, model, hints] = conversion.source;
   if (model.is_adapter) return adapter_loaders(*source, conversion.options.from);
@@ -239,7 +251,7 @@ LoadsIn loaders_of(const Conversion& conversion) {
   stored.rest = conversion.plan.rest;
   stored.format = to_string(conversion.target.format);
   stored.in_memory = keeps_memory_names(conversion);
-  stored.has_config = conversion.target.has_config;
+  stored.has_config = conversion.target.has_config || has_config_beside(conversion);
   stored.has_args = conversion.target.makes_args;
   if (stored.not_whole.empty()) stored.not_whole = missing_ranks_text(*source, hints);
   if (stored.not_whole.empty()) stored.not_whole = lone_shard_text(*source);

@@ -55,6 +55,9 @@ Plan make_proved_plan(const Conversion& conversion) {
     locate_errors(source, [&] {
       check_codes_are_named(source.inventory(), model, *naming, conversion.target.to.scope == Scope::Model);
     });
+  // Whoever asks for shards of a size, or for one file of several, wants other files of the same tensors.
+  const bool cuts_anew = options.max_shard_bytes != ConvertOptions().max_shard_bytes ||
+                         (names_single_file(conversion.output) && source.inventory().files.size() > 1);
   const bool reads_anew = source.info().respelled || !source.info().decoded_weights.empty() ||
                           source.info().recast_tensors > 0 ||
                           (!model.is_adapter && !source.info().laid_out_from.empty()) ||
@@ -64,7 +67,7 @@ Plan make_proved_plan(const Conversion& conversion) {
       try {
         return make_plan(source.inventory(), conversion.source.recognition,
                          {conversion.target.to, conversion.target.former, options.max_shard_bytes,
-                          options.force || reads_anew, conversion.target.format != source.format()});
+                          options.force || reads_anew || cuts_anew, conversion.target.format != source.format()});
       } catch (const Error& error) {
         if (error.code() != ErrorCode::AlreadyInLayout) throw;
         const std::string& filler = options.from.fill_from;

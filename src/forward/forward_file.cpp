@@ -14,6 +14,7 @@
 #include "format/safetensors_header.hpp"
 #include "glu_ckpt/forward.hpp"
 #include "io/file.hpp"
+#include "io/file_names.hpp"
 #include "io/staged_dir.hpp"
 #include "model/known_orders.hpp"
 #include "model/locate_errors.hpp"
@@ -152,6 +153,9 @@ ForwardWritten forward(const ForwardRequest& request, const RunOptions& run) {
       make_mlp_runner(run.device == "auto" ? "cpu" : run.device, BackendOptions{run.device_memory_bytes});
   LayerOptions layer;
   const TokenReader tokens(request.tokens.string());
+  if (const auto format = format_of_name(request.output); format && *format != Format::Safetensors)
+    fail(ErrorCode::Usage, {request.output.string(), {}},
+         "{}: the outputs are written as safetensors; name the file so", request.output.string());
   check_apart(request.output, tokens.source());
   check_apart(request.output, source);
   const TokenFile file = tokens.read(block);

@@ -365,8 +365,8 @@ AdapterConfig adapter_config_of(const Source& adapter) {
   const auto found = std::ranges::find(files, kAdapterConfigName, &ExtraFile::name);
   if (found == files.end())
     fail(ErrorCode::NotSupported, {adapter.path().string(), {}},
-         "{}: has no {}, which says by how much factors are multiplied; give the directory of an adapter that PEFT "
-         "saved",
+         "{0}: has no {1}, which says by how much factors are multiplied; give the directory of an adapter that PEFT "
+         "saved, or, of one that PEFT did not save, write {1} into it: {{\"r\": RANK, \"lora_alpha\": ALPHA}}",
          adapter.path().string(), kAdapterConfigName);
   const std::string read = read_small_file(found->path, kMaxBaseConfigBytes, ErrorCode::ConfigJson);
   return read_adapter_config(read, found->path.string());

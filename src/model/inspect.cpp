@@ -322,7 +322,8 @@ Inspection inspect(const std::filesystem::path& path, const SourceAnswers& asked
       } catch (const Error& error) {
         // What it is can be said of one that cannot be read, too.
         inspection.problems.emplace_back(error.what());
-        inspection.loads_in = {{}, other_model_text(*inspection.source), true};
+        const std::string what = other_model_text(*inspection.source);
+        inspection.loads_in = {{}, what.empty() ? "it cannot be read as an adapter" : what, true};
       }
       return inspection;
     }

@@ -22,12 +22,33 @@ namespace glu_ckpt {
 namespace {
 
 /// Lets a config.json beside one of two checkpoints of one model speak for the other, whose tensors outside of the
-/// experts would have no roles without it.
-void share_configuration(const Checkpoint& from, Checkpoint& to, const SourceAnswers& answers) {
-  if (from.recognition.architecture == nullptr || to.recognition.architecture != nullptr || !to.hints.config.empty())
-    return;
-  to.hints = from.hints;
-  to.recognition = recognize_model(to.source->inventory(), to.hints, to.source->record(), answers);
+/// experts would have no roles without it: it has none, or one of a type that no map knows, which says so.
+void share_configuration(const RunOptions& run, const Checkpoint& from, Checkpoint& to, const SourceAnswers& answers) {
+  if (from.recognition.architecture == nullptr || to.recognition.architecture != nullptr) return;
+  const bool has_own = !to.hints.config.empty();
+  try {
+    to.recognition = recognize_model(to.source->inventory(), from.hints, to.source->record(), answers);
+  } catch (const Error&) {
+    if (!has_own) throw;
+    return;  // They are two models.
+  }
+  if (!has_own)
+    to.hints = from.hints;
+  else
+    tell_note(run, "{}: no map knows models of type '{}', so its tensors are taken for what those of {} are",
+              to.source->path().string(), to.hints.model_type, from.source->path().string());
+}
+
+/// Says why one of two has more tensors: an optimizer's.
+void tell_of_optimizer(const RunOptions& run, const SourceAnswers& answers, const Checkpoint& one,
+                       const Checkpoint& other) {
+  const auto has_state = [](const Checkpoint& checkpoint) {
+    return std::ranges::any_of(checkpoint.source->inventory().tensors,
+                               [](const TensorRef& tensor) { return is_optimizer_tensor(tensor.name); });
+  };
+  if (!answers.drop_optimizer && has_state(one) && !has_state(other))
+    tell_note(run, "{} has an optimizer's state, and {} none: --optimizer drop compares the weights alone",
+              one.source->path().string(), other.source->path().string());
 }
 
 /// Opens a checkpoint again with scales for blocks as small as the other one's: those are the same weights. Returns
@@ -175,7 +196,7 @@ void tell_how_to_read(const RunOptions& run, const SourceAnswers& answers, const
               merged->second, source.source->path().string());
   if (const auto dtypes = record.find("dtypes");
       dtypes != record.end() && !own.contains("dtypes") && answers.dtypes.empty())
-    tell_note(run, "{}: was cast to other dtypes; --dtype {}{} compares with {} so", other.source->path().string(),
+    tell_note(run, "{}: was cast to other dtypes; --dtype '{}'{} compares with {} so", other.source->path().string(),
               dtypes->second, record.contains("rounded") ? " --allow-narrowing" : "", source.source->path().string());
   if (answers.encode.empty() && !answers.decode) tell_of_codes(run, source, other, question);
 }
@@ -267,8 +288,8 @@ Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path&
   bool reads_otherwise = padded_a || padded_b;
   reads_otherwise |= share_scale_rows(path_a, answers_a, b, a) || share_scale_rows(path_b, options.b, a, b);
   reads_otherwise |= share_one_scale(a, b) || share_one_scale(b, a);
-  share_configuration(a, b, options.b);
-  share_configuration(b, a, options.a);
+  share_configuration(run, a, b, options.b);
+  share_configuration(run, b, a, options.a);
   const auto require_orders = [&] { require_known_glu(a, options.a.option_prefix, b, options.b.option_prefix); };
   const bool as_stored = !options.forward && are_alike_without_order(a, b);
   if (!as_stored) require_orders();
@@ -311,6 +332,8 @@ Verdict verify(const std::filesystem::path& path_a, const std::filesystem::path&
   if (!verdict.equal || verdict.compared < verdict.in_both) {
     tell_of_part(run, options.a, a, options.b, b);
     tell_of_part(run, options.b, b, options.a, a);
+    tell_of_optimizer(run, options.a, a, b);
+    tell_of_optimizer(run, options.b, b, a);
   }
   if (!verdict.equal) {
     tell_how_to_read(run, options.a, a, b, Question::AreTheyOne);
@@ -355,8 +378,8 @@ Diff diff(const std::filesystem::path& path_a, const std::filesystem::path& path
   (void)share_scale_rows(path_b, options.b, a, b);
   (void)share_one_scale(a, b);
   (void)share_one_scale(b, a);
-  share_configuration(a, b, options.b);
-  share_configuration(b, a, options.a);
+  share_configuration(run, a, b, options.b);
+  share_configuration(run, b, a, options.a);
   if (has_unknown_glu(a.recognition) && has_unknown_glu(b.recognition)) {
     tell_warning(run,
                  "nothing says in which order the two hold gate and up rows, so each FC1 is compared as it is stored; "
@@ -381,6 +404,8 @@ Diff diff(const std::filesystem::path& path_a, const std::filesystem::path& path
   if (std::ranges::none_of(found.tensors, [](const TensorDiff& tensor) { return tensor.only_in.has_value(); }))
     found.configs = compare_configs(a, b, options.a, options.b);
   if (found.equal) return found;
+  tell_of_optimizer(run, options.a, a, b);
+  tell_of_optimizer(run, options.b, b, a);
   tell_of_part(run, options.a, a, options.b, b);
   tell_of_part(run, options.b, b, options.a, a);
   tell_how_to_read(run, options.a, a, b, Question::HowFarApart);

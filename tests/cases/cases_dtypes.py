@@ -115,7 +115,7 @@ CASES = [
     qwen([Run(f"convert SRC OUT {WIDER}", says="no element changes", check=casts(NORM_RULES, dtype_word="bfloat16")),
           Run("inspect OUT --strict", plan=False),
           Run(f"verify SRC OUT {WIDER}", plan=False),
-          Run("verify SRC OUT", 1, plan=False, says="--dtype router=f32,norm/\\*=f32"),
+          Run("verify SRC OUT", 1, plan=False, says="--dtype 'router=f32,norm/\\*=f32'"),
           Run(f"convert SRC OUT2 {WIDER} --to megatron", says="routers"),
           Run("verify OUT OUT2", plan=False)], "wider"),
     qwen([Run("convert SRC OUT --dtype f32", check=casts([("", "F32")], dtype_word="float32")),

@@ -349,3 +349,36 @@ PY
   check "one order is not known: $ERR" has "$ERR" "in which order the two hold gate and up rows of the shared expert: these were compared as they are stored"
   rm -rf "$one" "$two" "$WORK/contiguous" "$WORK/interleaved:2"
 }
+
+# What of two checkpoints of one model keeps them from being compared, and other second tries.
+stranger_pairs() {
+  local hf=$TESTDATA/whole/qwen3_moe/hf one=$WORK/one two=$WORK/two run=$TESTDATA/megatron/homogeneous line
+  cp -r "$hf" "$one" && chmod -R u+w "$one"
+  sed -i 's/"qwen3_moe"/"foomoe"/; s/Qwen3MoeForCausalLM/FooMoeForCausalLM/' "$one/config.json"
+  for line in "verify $hf $one" "verify $one $hf" "diff $hf $one"; do
+    # shellcheck disable=SC2086
+    status "an unknown model_type: ${line%% *}" 0 $line
+    check "an unknown model_type: $ERR" has "$ERR" "$one: no map knows models of type 'foomoe', so its tensors are taken for what those of $hf are"
+  done
+  cp -r "$TESTDATA/whole/llama3/hf" "$two" && chmod -R u+w "$two"
+  sed -i 's/"llama"/"foomoe"/; s/LlamaForCausalLM/FooMoeForCausalLM/' "$two/config.json"
+  status "of another model" 1 verify "$hf" "$two" -q
+  rm -r "$two"
+  status "without its optimizer" 0 convert "$run" "$two" --from-shared-glu contiguous --from-glu contiguous --glu interleaved:2 --optimizer drop -q
+  status "compared with the run" 1 verify "$run" "$two" --from-glu contiguous --from-shared-glu contiguous
+  check "why: $ERR" has "$ERR" "$run has an optimizer's state, and $two none: --optimizer drop compares the weights alone"
+  status "compared without it" 0 verify "$run" "$two" --from-glu contiguous --from-shared-glu contiguous --optimizer drop -q
+  status "diff without it" 0 diff "$run" "$two" --from-glu contiguous --from-shared-glu contiguous --optimizer drop -q
+  status "digest without it" 0 digest "$run" --from-glu contiguous --from-shared-glu contiguous --optimizer drop
+  check "digest without it" [ "${OUT%% *}" == "$("$PROGRAM" digest "$two" | cut -d' ' -f1)" ]
+  rm -r "$two"
+  status "other shards" 0 convert "$hf" "$two" --max-shard-size 0.1MB -q
+  check "other shards: several" [ "$(ls "$two"/*.safetensors | wc -l)" -gt 2 ]
+  status "one file of several" 0 convert "$two" "$WORK/all.safetensors" -q
+  status "one file of several: the same" 0 verify "$hf" "$WORK/all.safetensors" -q
+  mkdir "$WORK/beside" && cp "$hf/config.json" "$WORK/beside"
+  status "one file beside a config.json" 0 convert "$two" "$WORK/beside/pytorch_model.bin" && check "is loaded: $OUT" has "$OUT" "loads in    transformers"
+  for line in 100kB 1.5GB 0.5MiB; do status "$line" 0 plan "$hf" "$WORK/none" --experts grouped --max-shard-size $line -q; done
+  for line in 1.5 1.GBs 0.1234567890123GB; do status "$line" 2 plan "$hf" "$WORK/none" --experts grouped --max-shard-size $line -q; done
+  rm -rf "$one" "$two" "$WORK/all.safetensors" "$WORK/beside"
+}

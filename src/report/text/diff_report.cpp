@@ -96,8 +96,8 @@ std::string layer_text(const LayerDiff& layer) {
   const double percent =
       layer.elements > 0 ? 100.0 * static_cast<double>(layer.differing_elements) / static_cast<double>(layer.elements)
                          : 0.0;
-  // What differs in its dtype or shape, or is in only one, has no elements to compare.
-  const bool is_compared = layer.differing_elements > 0 || layer.differing == 0;
+  // What is in only one has no elements to compare.
+  const bool is_compared = layer.differing == 0 || layer.differing > layer.only_in_one;
   std::string text = fmt::format("{:<12}{:<16}{:<22}", layer_name(layer.layer),
                                  fmt::format("{} of {}", layer.differing, layer.tensors),
                                  is_compared ? fmt::format("{} ({:.3g}%)", layer.differing_elements, percent) : "-");
