@@ -33,7 +33,7 @@ struct AdapterConfig {
   std::vector<std::string> excluded_modules;
   std::string excluded_pattern;
   /// The only layers whose modules are adapted, of all where it is empty, and the names of the lists that number them:
-  /// "layers"; where none is given, whatever is before the last number in a module's name.
+  /// "layers"; where none is given, whatever is before the first number behind two words.
   std::vector<i64> only_layers;
   std::vector<std::string> layer_lists;
 

@@ -132,6 +132,8 @@ bool may_be_rest_of_source(const std::filesystem::path& input, const std::vector
                            const ConvertOptions& options) {
   constexpr std::string_view kConfig = "config.json";
   constexpr std::string_view kRest[] = {kConfig, kAdapterConfigName, ".metadata", "common.pt", kTrackerFile};
+  // What a format writes anew is no copy.
+  constexpr std::string_view kMadeAnew[] = {".metadata", "metadata.json", "common.pt"};
   if (!is_directory_at(input)) return false;
   bool is_checkpoint = false;
   for (const std::string& name : list_directory(input)) {
@@ -140,7 +142,8 @@ bool may_be_rest_of_source(const std::filesystem::path& input, const std::vector
       return std::filesystem::path(file.name).filename() == name && !file.data_xxh3_128.empty();
     });
     const bool is_edited = name == kConfig && options.from.decode;
-    if (was == written.end() || is_edited || name.ends_with(".index.json") || !is_file(input / name)) continue;
+    const bool is_made = name.ends_with(".index.json") || std::ranges::find(kMadeAnew, name) != std::end(kMadeAnew);
+    if (was == written.end() || is_edited || is_made || !is_file(input / name)) continue;
     const File now = File::open_read(input / name);
     if (record_of_file(now, was->name, {.header_bytes = was->header_bytes}) != *was) return false;
   }
@@ -169,7 +172,8 @@ std::optional<Converted> find_consumed(const std::filesystem::path& input, const
     return std::nullopt;
   const auto fail_other = [&](const std::string& why) {
     fail(ErrorCode::OutputExists, {output.string(), {}},
-         "{} exists, and {}; {} has no files of tensors any more, and what made of them this output has finished",
+         "{} exists, and {}; {} has no files of tensors any more, for the run that made this output of them had "
+         "finished",
          output.string(), why, input.string());
   };
   check_written_files(*there.source, record.parent_path(), written.files, fail_other);
