@@ -14,6 +14,7 @@
 #include "format/checkpoint_files.hpp"
 #include "format/extras.hpp"
 #include "format/manifest.hpp"
+#include "format/model_config.hpp"
 #include "format/record_file.hpp"
 #include "io/consumed_files.hpp"
 #include "io/directory.hpp"
@@ -126,10 +127,21 @@ bool has_tensor_files(const std::filesystem::path& path) {
   });
 }
 
+/// Returns whether two files config.json are of one type and have as many experts.
+bool is_of_same_model(const std::filesystem::path& a, const std::filesystem::path& b) {
+  constexpr i64 kMostBytes = i64{64} << 20;
+  const auto read = [&](const std::filesystem::path& path) {
+    return parse_config(read_small_file(path, kMostBytes, ErrorCode::ConfigJson), path.string());
+  };
+  const ModelHints of_a = read(a), of_b = read(b);
+  return of_a.model_type == of_b.model_type && of_a.num_experts == of_b.num_experts;
+}
+
 /// Returns whether a directory without files of tensors may be what is left of the output's source: it has other files
-/// of a checkpoint, and those that the output has copies of are the same. Decoding changes config.json.
-bool may_be_rest_of_source(const std::filesystem::path& input, const std::vector<FileRecord>& written,
-                           const ConvertOptions& options) {
+/// of a checkpoint, and those that the output has copies of are the same. A conversion may edit config.json, but not
+/// what model it is of.
+bool may_be_rest_of_source(const std::filesystem::path& input, const std::filesystem::path& output,
+                           const std::vector<FileRecord>& written) {
   constexpr std::string_view kConfig = "config.json";
   constexpr std::string_view kRest[] = {kConfig, kAdapterConfigName, ".metadata", "common.pt", kTrackerFile};
   // What a format writes anew is no copy.
@@ -141,9 +153,12 @@ bool may_be_rest_of_source(const std::filesystem::path& input, const std::vector
     const auto was = std::ranges::find_if(written, [&](const FileRecord& file) {
       return std::filesystem::path(file.name).filename() == name && !file.data_xxh3_128.empty();
     });
-    const bool is_edited = name == kConfig && options.from.decode;
     const bool is_made = name.ends_with(".index.json") || std::ranges::find(kMadeAnew, name) != std::end(kMadeAnew);
-    if (was == written.end() || is_edited || is_made || !is_file(input / name)) continue;
+    if (was == written.end() || is_made || !is_file(input / name)) continue;
+    if (name == kConfig) {
+      if (!is_of_same_model(input / name, output / was->name)) return false;
+      continue;
+    }
     const File now = File::open_read(input / name);
     if (record_of_file(now, was->name, {.header_bytes = was->header_bytes}) != *was) return false;
   }
@@ -168,7 +183,7 @@ std::optional<Converted> find_consumed(const std::filesystem::path& input, const
     written =
         parse_record_json(read_small_file(record, kMaxRecordBytes, ErrorCode::RecordInvalid), {record.string(), {}});
   if (!recorded || (path_exists(record) && written.options != option_texts(options)) ||
-      !may_be_rest_of_source(input, written.files, options))
+      !may_be_rest_of_source(input, record.parent_path(), written.files))
     return std::nullopt;
   const auto fail_other = [&](const std::string& why) {
     fail(ErrorCode::OutputExists, {output.string(), {}},
